@@ -1,0 +1,45 @@
+# Everything runs from a clean checkout with only python3 (with venv) and make: each target builds .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check bench format wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.ready ## build .venv with Relay and the tools to work on it
+
+$(VENV)/.ready: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Relay into $(VENV) (once, a minute or so)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 2>$(VENV)/pip.log \
+	  || { cat $(VENV)/pip.log >&2; exit 1; }
+	@touch $@
+
+demo: venv ## real training live: commander, three agents, one killed on the way (ARGS="--headless --seconds 60 --json")
+	@$(BIN)/relay-tui demo $(ARGS)
+
+test: venv ## the test suite
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: venv ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv ## speed beside yardsticks, in minutes (ARGS=--json, ARGS="--only line ingest")
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+format: venv ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: venv ## build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean: ## remove what was built
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,196 @@
+"""Messages on `/ws/agent`: JSON text frames, one message each, told apart by `type`.
+
+The agent sends `hello` first (its token went in the upgrade's header), then acquires, renews and reports. Requests
+carry a number of the agent's choosing and get exactly one answer with that number.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from relaytui.wire.ids import Count, Epoch, Id, Seq
+from relaytui.wire.reports import AnyReport, Data, ShortText
+from relaytui.wire.status import OrderKind, Stream
+
+PROTOCOL = 1
+MAX_FRAME = 1 << 20
+"""Bytes in one frame, at most (design §6.5)."""
+MAX_REPORTS = 1_000
+"""Reports in one frame, at most."""
+
+Token = Annotated[str, Meta(min_length=16, max_length=256)]
+
+
+class Message(Struct, frozen=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class Capability(Struct, frozen=True, omit_defaults=True):
+    gpu: ShortText = "cpu"
+    gpus: Count = 0
+    cpus: Count = 0
+    memory: Count = 0  # bytes
+
+
+class RunConfig(Struct, frozen=True):
+    """What a grant tells the agent about its run; the original commander's fields."""
+
+    l1_root: str
+    run_id: Id
+    ckpt_interval_sec: int
+    ckpt_keep_last_n: int
+    hf_sync_interval_sec: int
+    hf_repo: str
+    hf_push_on_improve: bool
+
+
+class CheckpointRef(Struct, frozen=True):
+    """The newest checkpoint the commander knows of in the run's line."""
+
+    name: Id
+    step: Count
+    epoch: Epoch
+    manifest: str
+
+
+# -- agent to commander ------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    protocol: int
+    worker: Id
+    incarnation: Id
+    version: ShortText = ""
+    host: ShortText = ""
+    capability: Capability = Capability()
+    labels: Data = {}
+
+
+class Acquire(Message, frozen=True, tag="acquire"):
+    """Idempotent per (run, incarnation, request_id): asked again, the same grant is answered.
+
+    `highest_epoch` is the highest claim found on the volume; the grant is above it.
+    """
+
+    request: Count
+    request_id: Id
+    run_id: Id
+    mode: Id
+    highest_epoch: Epoch = 0
+    config_hash: ShortText = ""
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    request: Count
+    run_id: Id
+    epoch: Epoch
+    token: Token
+
+
+class Reports(Message, frozen=True, tag="reports"):
+    """Reports `first_seq`, `first_seq + 1`, … of one stream of one attempt."""
+
+    run_id: Id
+    epoch: Epoch
+    token: Token
+    stream: Stream
+    first_seq: Seq
+    reports: Annotated[list[AnyReport], Meta(min_length=1, max_length=MAX_REPORTS)]
+
+
+class OrderAck(Message, frozen=True, tag="order_ack"):
+    """The order reached the agent and is being carried out (or not, and why)."""
+
+    order_id: Count
+    accepted: bool = True
+    message: ShortText = ""
+
+
+AgentMessage = Hello | Acquire | Renew | Reports | OrderAck
+
+
+# -- commander to agent ------------------------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    protocol: int
+    commander: str  # id of this commander's history; another one means its state was lost or replaced
+    heartbeat: float  # seconds between pings; a peer silent for 1.5 of them is dead
+    now: float
+
+
+class Granted(Message, frozen=True, tag="granted"):
+    request: Count
+    run_id: Id
+    epoch: Epoch
+    token: Token
+    lease_seconds: float
+    config: RunConfig
+    newest: CheckpointRef | None = None
+
+
+class Denied(Message, frozen=True, tag="denied"):
+    """`code`: held, revoked (its holder is still stopping), ended, mode (the run has another mode)."""
+
+    request: Count
+    run_id: Id
+    code: str
+    reason: str
+    retry_after: float  # seconds; how long it may take at most
+    final: bool = False  # asking again will not help
+
+
+class Renewed(Message, frozen=True, tag="renewed"):
+    request: Count
+    run_id: Id
+    epoch: Epoch
+    lease_seconds: float
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """A renewal or a frame of reports that changed nothing.
+
+    `code`: superseded (a higher epoch was granted), released, not_holder (wrong token), unknown (no such lease here),
+    gap (the next sequence number expected is `expected`).
+    """
+
+    run_id: Id
+    epoch: Epoch
+    code: str
+    message: str
+    request: Count = 0  # 0: not an answer to a numbered request
+    stream: Stream | None = None
+    expected: Count = 0
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    """Everything of this stream up to and with `seq` is committed."""
+
+    run_id: Id
+    epoch: Epoch
+    stream: Stream
+    seq: Count
+
+
+class Order(Message, frozen=True, tag="order"):
+    """Sent again after every reconnect until it is acknowledged."""
+
+    order_id: Count
+    run_id: Id
+    epoch: Epoch
+    kind: OrderKind
+    by: str = ""
+    why: str = ""
+
+
+class Problem(Message, frozen=True, tag="problem"):
+    """Why the commander is about to hang up."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+CommanderMessage = Welcome | Granted | Denied | Renewed | Refused | Ack | Order | Problem

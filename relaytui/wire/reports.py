@@ -1,0 +1,96 @@
+"""Reports: what an agent tells. Each belongs to (run, epoch, stream, seq); a frame carries a run of them.
+
+Times are seconds since 1970 on the agent's clock; they are shown, never compared.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from relaytui.wire.ids import Count, Id
+from relaytui.wire.numbers import Number
+from relaytui.wire.status import Outcome
+
+Text = Annotated[str, Meta(max_length=16_384)]
+ShortText = Annotated[str, Meta(max_length=1_024)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Data = Annotated[dict[Name, ShortText], Meta(max_length=64)]
+
+
+class Report(Struct, frozen=True, tag_field="type", omit_defaults=True):
+    t: float
+
+
+# -- telemetry ---------------------------------------------------------------------------------------------------
+
+
+class Step(Report, frozen=True, tag="step"):
+    """Progress seen in the trainer's output. `rate` is steps per second over the last few steps."""
+
+    step: Count
+    total: Count | None = None
+    metrics: Annotated[dict[Name, Number], Meta(max_length=256)] = {}
+    rate: float | None = None
+
+
+class Log(Report, frozen=True, tag="log"):
+    """Lines the trainer printed, without their ends. `n` numbers the first one within the attempt, from 1."""
+
+    n: Count
+    lines: Annotated[list[Text], Meta(max_length=1_000)]
+
+
+class Gap(Report, frozen=True, tag="gap"):
+    """Lines that gave way: `count` of them, the first numbered `n`. Counted, never silent."""
+
+    n: Count
+    count: Count
+
+
+# -- state -------------------------------------------------------------------------------------------------------
+
+
+class Started(Report, frozen=True, tag="started"):
+    """The trainer runs. `step` is where it resumed from; `checkpoint` the name it resumed from, if any."""
+
+    step: Count = 0
+    checkpoint: Id | None = None
+    pid: Count = 0
+
+
+class Published(Report, frozen=True, tag="published"):
+    """A checkpoint was sealed and read back. `manifest` is the manifest's own SHA-256, hex."""
+
+    name: Id
+    step: Count
+    bytes: Count
+    files: Count
+    manifest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class Pruned(Report, frozen=True, tag="pruned"):
+    name: Id
+
+
+class Event(Report, frozen=True, tag="event"):
+    """`kind` is dotted and from a fixed table of the agent's, such as `checkpoint.torn`."""
+
+    kind: Id
+    message: ShortText
+    data: Data = {}
+
+
+class Ended(Report, frozen=True, tag="ended"):
+    """The attempt is over and its trainer's tree is dead: this releases the lease."""
+
+    outcome: Outcome
+    exit_code: int | None = None
+    step: Count = 0
+    message: ShortText = ""
+
+
+TelemetryReport = Step | Log | Gap
+StateReport = Started | Published | Pruned | Event | Ended
+AnyReport = TelemetryReport | StateReport

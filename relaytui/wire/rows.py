@@ -1,0 +1,99 @@
+"""Rows: what the API and the feed show of runs, attempts, checkpoints, workers and events. Text in them is clean.
+
+Times are seconds since 1970 on the commander's clock; a reader who wants ages subtracts from the commander's `now`.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from relaytui.wire.numbers import Number
+from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
+
+
+class RunRow(Struct, frozen=True, omit_defaults=True):
+    run_id: str
+    mode: str
+    status: RunStatus
+    epoch: int  # the highest one granted, 0 before the first
+    created_at: float
+    updated_at: float
+    message: str = ""  # why it is in this status
+    holder: str | None = None  # worker name
+    incarnation: str | None = None
+    lease_expires_at: float | None = None
+    lease_seconds: float = 0.0
+    draining_since: float | None = None
+    step: int = 0
+    total: int | None = None
+    rate: float | None = None  # steps per second
+    loss: Number | None = None
+    first_loss: Number | None = None
+    lr: Number | None = None
+    reward: Number | None = None
+    reported_at: float | None = None  # last telemetry
+    newest_checkpoint: str | None = None
+    newest_step: int | None = None
+    checkpoints: int = 0  # published and not pruned
+    published: int = 0  # ever
+    attempts: int = 0
+
+
+class AttemptRow(Struct, frozen=True, omit_defaults=True):
+    run_id: str
+    epoch: int
+    worker: str
+    granted_at: float
+    started_step: int = 0
+    last_step: int = 0
+    started_from: str | None = None
+    ended_at: float | None = None
+    outcome: Outcome | None = None  # None: still going
+    exit_code: int | None = None
+    message: str = ""
+    lines: int = 0
+
+
+class CheckpointRow(Struct, frozen=True, omit_defaults=True):
+    run_id: str
+    name: str
+    step: int
+    epoch: int
+    bytes: int
+    files: int
+    manifest: str
+    published_at: float
+    pruned_at: float | None = None
+
+
+class WorkerRow(Struct, frozen=True, omit_defaults=True):
+    worker: str
+    incarnation: str
+    status: WorkerStatus
+    seen_at: float
+    connected_at: float
+    host: str = ""
+    version: str = ""
+    gpu: str = "cpu"
+    gpus: int = 0
+    run_id: str | None = None
+    epoch: int = 0
+    waiting_for: str | None = None  # run it asked for and was denied
+
+
+class EventRow(Struct, frozen=True, omit_defaults=True):
+    id: int
+    at: float
+    kind: str  # dotted: lease.granted, run.completed, checkpoint.published, …
+    actor: str  # who: a worker, an operator, the commander
+    message: str
+    run_id: str | None = None
+    epoch: int = 0
+    data: dict[str, str] = {}
+
+
+class LogLine(Struct, frozen=True, omit_defaults=True):
+    epoch: int
+    n: int  # within the attempt, from 1
+    t: float
+    text: str

@@ -1,0 +1,62 @@
+"""Statuses, outcomes and orders. An unknown one on the wire is an error, never a guess."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"  # waits for an agent
+    LEASED = "leased"  # granted; the trainer has not started yet
+    RUNNING = "running"  # the trainer runs
+    DRAINING = "draining"  # asked to save and release
+    COMPLETED = "completed"  # reached its last step
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"  # its pod was taken away; goes back to queued
+    LOST = "lost"  # lease expired, holder silent; goes back to queued
+
+    @property
+    def ended(self) -> bool:
+        return self in ENDED
+
+    @property
+    def active(self) -> bool:
+        """Whether an agent holds the run."""
+        return self in ACTIVE
+
+
+ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+ACTIVE = frozenset({RunStatus.LEASED, RunStatus.RUNNING, RunStatus.DRAINING})
+
+
+class WorkerStatus(StrEnum):
+    CONNECTING = "connecting"
+    IDLE = "idle"  # connected, waits for a lease
+    BUSY = "busy"  # holds a lease
+    DRAINING = "draining"
+    OFFLINE = "offline"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PREEMPTED = "preempted"  # the pod got a stop signal
+    DRAINED = "drained"  # saved and released on an operator's word
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"  # another epoch took over
+    LOST = "lost"  # only the commander says this: the lease ran out in silence
+
+
+class OrderKind(StrEnum):
+    DRAIN = "drain"  # save, publish, release
+    STOP = "stop"  # superseded: stop the trainer, publish nothing
+
+
+class Stream(StrEnum):
+    """The two streams of reports; each has its own sequence and lands in one database."""
+
+    STATE = "state"  # lifecycle, checkpoints, events: never dropped
+    TELEMETRY = "telemetry"  # steps, metrics, log lines: bounded
