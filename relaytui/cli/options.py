@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from relaytui.client.discover import state_folder
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def default_state() -> Path:
-    """`RELAY_COMMANDER_STATE`, else the user's own state folder."""
-    if named := os.environ.get("RELAY_COMMANDER_STATE"):
-        return Path(named)
-    import platformdirs
-
-    return platformdirs.user_state_path("relay-tui")
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,7 @@ def target_options(command: F) -> F:
     def wrapped(ctx: click.Context, /, *args: Any, state: Path | None, connect: str | None, **kwargs: Any) -> Any:
         outer = ctx.find_object(Target)
         target = Target(
-            state=state or (outer.state if outer else default_state()),
+            state=state or (outer.state if outer else state_folder()),
             connect=connect or (outer.connect if outer else None),
         )
         ctx.obj = target

@@ -7,9 +7,9 @@ import os
 import click
 
 from relaytui.cli.options import Target, target_options
+from relaytui.client.discover import read_key
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import Role, derived_token
-from relaytui.wire.state import KEY_FILE
 
 
 @click.command()
@@ -32,14 +32,12 @@ def token(target: Target, role: Role) -> None:
             "give the pod the same value; unset it to use the state folder's own token",
             exit_code=Exit.USAGE,
         )
-    path = target.state / KEY_FILE
-    try:
-        key = path.read_bytes()
-    except OSError:
+    key = read_key(target.state)
+    if key is None:
         raise RelayError(
             "no_key",
             f"no key in {target.state}",
             "start the commander once (relay-tui serve), or name its folder with --state",
             exit_code=Exit.STATE,
-        ) from None
+        )
     click.echo(derived_token(key, role))

@@ -1,0 +1,113 @@
+"""`relay-tui force-acquire | drain`: the dashboard's two keys, from the shell. Each says what it will do, then asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from relaytui.cli.options import Target, json_option, target_options
+from relaytui.cli.output import ago, print_json
+from relaytui.cli.session import ask
+from relaytui.client.answers import Drained, Forced, RunDetail
+from relaytui.client.api import CommanderClient
+from relaytui.wire.errors import Exit, RelayError
+
+T = TypeVar("T")
+
+
+@click.command(name="force-acquire")
+@click.argument("run_id")
+@click.option("--why", default="", help="Goes into the history.")
+@click.option(
+    "--pod-gone", is_flag=True, help="You know that the old pod is gone: do not wait for its lease to run out."
+)
+@click.option(
+    "--expected-epoch", type=click.IntRange(0), help="Refuse if the run is at another epoch. Needed with --yes."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@target_options
+@json_option
+def force_acquire(
+    target: Target, run_id: str, why: str, pod_gone: bool, expected_epoch: int | None, yes: bool, as_json: bool
+) -> None:
+    """Take RUN_ID away from its holder, so that the next agent that asks gets it.
+
+    The holder is told to stop, and whatever it still says counts as history only. The next agent starts once the old
+    one said that its trainer is dead, or its lease ran out, or at once with --pod-gone.
+    """
+    consequence = "Its holder is told to stop; steps since the newest checkpoint are lost."
+    if pod_gone:
+        consequence = "If the old pod still trains, both will for a while; only the new line counts."
+    epoch = _agreed(target, run_id, "force-acquire", consequence, expected_epoch, yes)
+
+    async def act(client: CommanderClient) -> Forced:
+        return await client.force_acquire(run_id, expected_epoch=epoch, why=why, pod_gone=pod_gone)
+
+    answer = _acted(target, act)
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(
+            f"{run_id} is taken from its holder at epoch {answer.epoch}; the next agent that asks gets it", err=True
+        )
+
+
+@click.command()
+@click.argument("run_id")
+@click.option("--why", default="", help="Goes into the history.")
+@click.option(
+    "--expected-epoch", type=click.IntRange(0), help="Refuse if the run is at another epoch. Needed with --yes."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@target_options
+@json_option
+def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
+    """Let RUN_ID save, publish and release, so that the next agent goes on from there."""
+    epoch = _agreed(
+        target, run_id, "drain", "Its trainer saves and stops; the run goes back to the queue.", expected_epoch, yes
+    )
+
+    async def act(client: CommanderClient) -> Drained:
+        return await client.drain(run_id, expected_epoch=epoch, why=why)
+
+    answer = _acted(target, act)
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"{run_id} is draining (order {answer.order_id})", err=True)
+
+
+def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: int | None, yes: bool) -> int:
+    """The epoch on which the operator decided; asks unless that was said beforehand."""
+    if yes:
+        if expected is None:
+            raise RelayError(
+                "usage", "--yes needs --expected-epoch", "see it with `relay-tui runs`", exit_code=Exit.USAGE
+            )
+        return expected
+    detail = ask(target, lambda client: client.run(run_id))
+    click.echo(_describe(detail) + f"\n{consequence}", err=True)
+    if not click.confirm(f"{verb} {run_id}?", default=False, err=True):
+        raise click.Abort
+    return detail.run.epoch if expected is None else expected
+
+
+def _describe(detail: RunDetail) -> str:
+    run = detail.run
+    held = f"held by {run.holder} at epoch {run.epoch}" if run.holder else f"held by nobody, epoch {run.epoch}"
+    silent = "" if run.reported_at is None else f", last report {ago(detail.now - run.reported_at)} ago"
+    left = "" if run.lease_expires_at is None else f", lease left {max(0, int(run.lease_expires_at - detail.now))}s"
+    newest = run.newest_checkpoint or "none"
+    return f"{run.run_id} is {run.status.value}, {held}{silent}{left}; newest checkpoint {newest}."
+
+
+def _acted(target: Target, act: Callable[[CommanderClient], Awaitable[T]]) -> T:
+    try:
+        return ask(target, act)
+    except RelayError as error:
+        if error.status == 409:
+            error.exit_code = int(Exit.LEASE)
+            error.hint = error.hint or "look again with `relay-tui runs` and decide anew"
+        raise

@@ -1,0 +1,233 @@
+"""`relay-tui demo`: a commander, three agents and two runs on this machine; one agent is killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from relaytui.cli.fleet import Fleet
+from relaytui.cli.options import json_option
+from relaytui.cli.output import number, print_json, print_table
+from relaytui.client.api import CommanderClient
+from relaytui.client.discover import local_endpoint
+from relaytui.client.endpoint import Endpoint
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.numbers import Number
+
+if TYPE_CHECKING:
+    from relaytui.cli.director import Director
+
+LEASE_SECONDS = 6.0
+"""Short, so that the killed agent's run is free again while one watches."""
+KEEP_LAST = 4
+SFT, RL = "demo-sft", "demo-rl"
+VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
+
+
+@click.command()
+@click.option("--headless", is_flag=True, help="No dashboard: run for --seconds, then print a report.")
+@click.option("--seconds", type=click.FloatRange(5, 3600), default=60, show_default=True, help="With --headless.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep everything here, for a look.")
+@json_option
+def demo(headless: bool, seconds: float, folder: Path | None, as_json: bool) -> int:
+    """Real training on this machine, live: two runs, three agents, one of them killed with SIGKILL.
+
+    Pod A trains a small character model, pod B tunes one by reward, pod C waits. When pod A is killed its lease runs
+    out, pod C acquires the run and goes on from its newest checkpoint. Everything is in a folder that is removed at
+    the end, unless --folder names one.
+    """
+    if not headless and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise RelayError(
+            "no_terminal",
+            "the demo's dashboard needs a terminal",
+            "use `relay-tui demo --headless --json` without one",
+            exit_code=Exit.USAGE,
+        )
+    with _stage(folder) as (root, endpoint, fleet):
+        if headless:
+            return asyncio.run(_headless(root, endpoint, fleet, seconds, as_json))
+        return _live(root, endpoint, fleet)
+
+
+@contextlib.contextmanager
+def _stage(folder: Path | None) -> Iterator[tuple[Path, Endpoint, Fleet]]:
+    """Commander and pods, running; all of it gone afterwards."""
+    from relaytui.commander.embedded import EmbeddedCommander
+    from relaytui.commander.settings import CommanderSettings
+
+    with contextlib.ExitStack() as stack:
+        root = (
+            folder.resolve() if folder else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
+        )
+        volume = root / "volume"
+        volume.mkdir(parents=True, exist_ok=True)
+        secret = secrets.token_hex(32)
+        settings = CommanderSettings.from_env(
+            {"RELAY_SHARED_SECRET": secret, "RELAY_L1_ROOT": str(volume), "RELAY_CKPT_KEEP_LAST_N": str(KEEP_LAST)},
+            state=root / "commander",
+            port=0,
+            lease_seconds=LEASE_SECONDS,
+        )
+        commander = EmbeddedCommander(settings)
+        url = commander.start()
+        stack.callback(commander.stop)
+        endpoint = local_endpoint(root / "commander")
+        assert endpoint is not None, "a commander that started has said where it is"
+        fleet = Fleet(
+            root / "pods",
+            {
+                "COMMANDER_URL": url,
+                "RELAY_SHARED_SECRET": secret,
+                "RELAY_L1_ROOT": str(volume),
+                "RELAY_STAMP": "1",
+                "CHAR_LM_STEPS": "240",
+                "CHAR_LM_SAVE_EVERY": "20",
+                "CHAR_LM_STEP_SECONDS": "0.1",
+            },
+        )
+        stack.callback(fleet.stop)
+        fleet.start(VICTIM, SFT, "sft")
+        fleet.start(OTHER, RL, "rl")
+        fleet.start(SPARE, SFT, "sft")
+        yield root, endpoint, fleet
+
+
+def _director(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:
+    from relay_agent.checkpoints.manifest import verify
+    from relaytui.cli.director import Director, Plan
+
+    return Director(endpoint, fleet, root / "volume", Plan(VICTIM, SFT, SPARE, runs=2), verify)
+
+
+async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float, as_json: bool) -> int:
+    director = _director(root, endpoint, fleet)
+    click.echo(f"training for up to {seconds:g} s; {VICTIM} will be killed on the way", err=True)
+    acting = asyncio.create_task(director.run(seconds))
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signum, acting.cancel)
+    try:
+        await acting
+    except asyncio.CancelledError:
+        click.echo("interrupted; stopping the pods", err=True)
+        return 130
+    report = await _report(director)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+    return int(Exit.OK)
+
+
+def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
+    """The dashboard in this thread, the director in another: it is one more client of the commander."""
+    from relaytui.cli.dashboard import show
+
+    handle: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+
+    async def act() -> None:
+        acting = asyncio.create_task(_director(root, endpoint, fleet).run(None))
+        handle.set_result((asyncio.get_running_loop(), acting))
+        await asyncio.gather(acting, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(act()), name="demo-director", daemon=True)
+    thread.start()
+    try:
+        return show(lambda: endpoint)
+    finally:
+        loop, acting = handle.result()
+        loop.call_soon_threadsafe(acting.cancel)
+        click.echo("stopping the demo's pods", err=True)
+        thread.join(5)
+
+
+async def _report(director: Director) -> dict[str, Any]:
+    """The demo's JSON object; see docs/demo.md for its fields."""
+    async with CommanderClient(director.endpoint) as client:
+        runs = []
+        for row in sorted((await client.runs()).runs, key=lambda run: run.run_id):
+            detail = await client.run(row.run_id)
+            seen = director.verified.setdefault(row.run_id, set())
+            for checkpoint in detail.checkpoints:
+                if checkpoint.pruned_at is None and checkpoint.name not in seen:
+                    await asyncio.to_thread(director.check, row.run_id, checkpoint.name)
+            runs.append(
+                {
+                    "run_id": row.run_id,
+                    "mode": row.mode,
+                    "status": detail.run.status.value,
+                    "step": detail.run.step,
+                    "total": detail.run.total,
+                    "first_loss": detail.run.first_loss,
+                    "last_loss": detail.run.loss,
+                    "reward": detail.run.reward,
+                    "checkpoints_published": detail.run.published,
+                    "checkpoints_verified": len(seen),
+                    "attempts": [
+                        {
+                            "epoch": attempt.epoch,
+                            "worker": attempt.worker,
+                            "started_step": attempt.started_step,
+                            "last_step": attempt.last_step,
+                            "outcome": attempt.outcome.value if attempt.outcome else None,
+                        }
+                        for attempt in detail.attempts
+                    ],
+                }
+            )
+        kinds: Counter[str] = Counter()
+        after = 0
+        while page := (await client.events(after=after, limit=1000)).events:
+            kinds.update(event.kind for event in page)
+            after = page[-1].id
+    return {
+        "runs": runs,
+        "events": dict(sorted(kinds.items())),
+        "latency_ms": _percentiles(director.latencies),
+        "killed": {"worker": VICTIM, "run_id": SFT, "at_step": director.killed_at_step},
+        "torn": director.torn,
+    }
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float | int | None]:
+    if len(seconds) < 2:
+        return {"p50": None, "p99": None, "lines": len(seconds)}
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return {"p50": round(cuts[49] * 1000, 3), "p99": round(cuts[98] * 1000, 3), "lines": len(seconds)}
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    def cells(run: dict[str, Any]) -> tuple[str, ...]:
+        first: Number | None = run["first_loss"]
+        last: Number | None = run["last_loss"]
+        attempts = ", ".join(
+            f"{a['worker']} {a['started_step']}→{a['last_step']} {a['outcome'] or 'going on'}" for a in run["attempts"]
+        )
+        checks = f"{run['checkpoints_verified']}/{run['checkpoints_published']}"
+        return (
+            run["run_id"],
+            run["status"],
+            f"{run['step']}/{run['total']}",
+            f"{number(first)} → {number(last)}",
+            checks,
+            attempts,
+        )
+
+    print_table(("RUN", "STATUS", "STEP", "LOSS", "VERIFIED", "ATTEMPTS"), [cells(run) for run in report["runs"]])
+    latency = report["latency_ms"]
+    click.echo(f"\na printed line reached a subscriber in {latency['p50']} ms (p50), {latency['p99']} ms (p99)")
+    for line in report["torn"]:
+        click.echo(f"NOT WHOLE: {line}")

@@ -1,0 +1,109 @@
+"""What happens in the demo: watches the feed, kills a pod on the way, checks every checkpoint, times every line."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relaytui.cli.fleet import Fleet
+from relaytui.client.endpoint import Endpoint
+from relaytui.client.feed import Feed
+from relaytui.wire.feed import CheckpointChanged, Lines, RunChanged, ServerFeed, Snapshot
+from relaytui.wire.rows import RunRow
+
+STAMP = re.compile(r" t=([0-9]{9,10}\.[0-9]{1,9})$")
+"""How the demo's trainers end a line: seconds since 1970 at the moment of printing, on this machine's clock."""
+
+Verify = Callable[[Path], object]
+"""Raises where the published checkpoint at a path is not whole."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who trains what, and who is killed once its run is `kill_at` of the way and has two checkpoints."""
+
+    victim: str
+    victim_run: str
+    spare: str
+    runs: int
+    kill_at: float = 0.3
+
+
+@dataclass
+class Director:
+    endpoint: Endpoint
+    fleet: Fleet
+    volume: Path
+    plan: Plan
+    verify: Verify
+    runs: dict[str, RunRow] = field(default_factory=dict)
+    verified: dict[str, set[str]] = field(default_factory=dict)
+    torn: list[str] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)  # seconds
+    killed_at_step: int | None = None
+
+    def __post_init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._checks: set[asyncio.Task[None]] = set()
+
+    async def run(self, seconds: float | None) -> None:
+        """Until every run has ended, or `seconds` are over; None means until cancelled."""
+        feed = Feed(self.endpoint, self._heard)
+        await feed.watch(["*"], backlog=0)
+        listening = asyncio.create_task(feed.run())
+        try:
+            async with asyncio.timeout(seconds):
+                while seconds is None or not self.finished:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    await self._maybe_kill()
+        except TimeoutError:
+            pass  # time is over; the report says how far it got
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, *self._checks, return_exceptions=True)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.runs) >= self.plan.runs and all(run.status.ended for run in self.runs.values())
+
+    def checkpoint(self, run_id: str, name: str) -> Path:
+        return self.volume / "runs" / run_id / "ckpt" / name
+
+    def check(self, run_id: str, name: str) -> None:
+        """Verify one published checkpoint now; blocking."""
+        try:
+            self.verify(self.checkpoint(run_id, name))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not whole
+            self.torn.append(f"{run_id}/{name}: {error}")
+        else:
+            self.verified.setdefault(run_id, set()).add(name)
+
+    def _heard(self, message: ServerFeed) -> None:
+        match message:
+            case Snapshot():
+                self.runs.update((run.run_id, run) for run in message.runs)
+            case RunChanged():
+                self.runs[message.run.run_id] = message.run
+            case Lines(backlog=False):
+                now = time.time()
+                stamps = (STAMP.search(line) for line in message.lines)
+                self.latencies.extend(now - float(stamp[1]) for stamp in stamps if stamp)
+            case CheckpointChanged() if message.checkpoint.pruned_at is None:
+                row = message.checkpoint
+                task = asyncio.create_task(asyncio.to_thread(self.check, row.run_id, row.name))
+                self._checks.add(task)
+                task.add_done_callback(self._checks.discard)
+        self._changed.set()
+
+    async def _maybe_kill(self) -> None:
+        run = self.runs.get(self.plan.victim_run)
+        if self.killed_at_step is not None or run is None or run.total is None or run.holder != self.plan.victim:
+            return
+        if run.published >= 2 and run.step >= self.plan.kill_at * run.total:
+            self.killed_at_step = run.step
+            await asyncio.to_thread(self.fleet.kill, self.plan.victim)

@@ -1,0 +1,81 @@
+"""Pods for the demo: real `relay-agent` processes, each with a folder of its own, on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relaytui.wire.errors import RelayError
+
+STOP_SECONDS = 15.0
+"""How long agents get to save and say goodbye before they are killed."""
+
+
+def agent_command() -> list[str]:
+    """How to start `relay-agent`: the one beside this interpreter, else the one on PATH."""
+    beside = Path(sys.executable).with_name("relay-agent")
+    found = str(beside) if beside.exists() else shutil.which("relay-agent")
+    if found is None:
+        raise RelayError(
+            "no_agent", "relay-agent is not installed beside relay-tui", "install the relay-tui package anew"
+        )
+    return [found]
+
+
+@dataclass
+class Fleet:
+    """The agents of one demo. `variables` is what they all get, such as the commander's URL and the secret."""
+
+    root: Path
+    variables: Mapping[str, str]
+    pods: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, run_id: str, mode: str, **variables: str) -> None:
+        """Start pod `name`, an agent that wants `run_id`."""
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("RELAY_", "SLIME_", "HF_"))},
+            **self.variables,
+            "RUN_ID": run_id,
+            "WORKER_ID": name,
+            "MODE": mode,
+            "RELAY_AGENT_STATE": str(folder / "state"),
+            **variables,
+        }
+        with (folder / "agent.log").open("ab") as log:
+            self.pods[name] = subprocess.Popen(
+                agent_command(),
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal is for the demo, which stops its pods in order
+            )
+
+    def alive(self, name: str) -> bool:
+        return name in self.pods and self.pods[name].poll() is None
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: the pod is gone without a word."""
+        self.pods[name].kill()
+        self.pods[name].wait()
+
+    def stop(self) -> None:
+        """SIGTERM to all, as a provider would; SIGKILL to whoever is still there after STOP_SECONDS."""
+        left = [pod for pod in self.pods.values() if pod.poll() is None]
+        for pod in left:
+            pod.send_signal(signal.SIGTERM)
+        for pod in left:
+            try:
+                pod.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                pod.kill()
+                pod.wait()
