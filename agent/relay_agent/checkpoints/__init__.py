@@ -1,0 +1,1 @@
+"""Checkpoints on the volume: staged by the trainer, sealed by a manifest, chosen for a resume, pruned."""

@@ -1,0 +1,45 @@
+"""Where what must not be used is kept: `ckpt/.bad` for a person to look at, `ckpt/.trash` on its way out."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from relay_agent.checkpoints.disk import SYSTEM, Disk, make_folder, names, remove_tree, sync_folder
+from relay_agent.volume import RunFolder
+
+
+def set_aside(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
+    """Move `path` into `ckpt/.bad` under a name that is free there, and say where it lies now."""
+    return _move(disk, path, run.bad)
+
+
+def throw_away(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> None:
+    """Out of sight in one rename, then deleted. A crash in between leaves work for `empty_trash`, never half of it."""
+    thrown = _move(disk, path, run.trash)
+    with suppress(OSError):  # whatever hinders now (space, a mount that hangs on) is tried again next time
+        remove_tree(disk, thrown)
+
+
+def empty_trash(run: RunFolder, disk: Disk = SYSTEM) -> None:
+    """Delete what earlier, interrupted deletions left."""
+    with suppress(FileNotFoundError):
+        for name in names(run.trash):
+            with suppress(OSError):
+                remove_tree(disk, run.trash / name)
+
+
+def _move(disk: Disk, path: Path, folder: Path) -> Path:
+    make_folder(disk, folder)
+    # Staged folders of different epochs bear the same names: say which one it was.
+    owner = "" if path.parent == folder.parent else f"{path.parent.name}."
+    target = folder / (owner + path.name)
+    number = 2
+    while os.path.lexists(target):
+        target = folder / f"{owner}{path.name}.{number}"
+        number += 1
+    disk.rename(path, target)
+    sync_folder(disk, folder)
+    sync_folder(disk, path.parent)
+    return target

@@ -1,0 +1,142 @@
+"""The system calls that change the volume, in one thin place, and the safe way to open what lies on it.
+
+Every change to checkpoints goes through a `Disk`, so that tests can end the world before or after any single call.
+Names are opened relative to a folder's descriptor and never through a symbolic link: what is read is what was checked.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO that a pod planted must not wait for a writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Disk:
+    """The real one. Each method is one system call (`write` loops over short ones)."""
+
+    def create(self, name: str | Path, *, dir_fd: int | None = None) -> int:
+        """A new file, open for writing; FileExistsError where anything has that name."""
+        return os.open(name, _NEW, 0o644, dir_fd=dir_fd)
+
+    def write(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        os.rename(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+
+    def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
+        os.symlink(target, name, dir_fd=dir_fd)
+
+    def mkdir(self, name: str | Path) -> None:
+        Path(name).mkdir(0o755)
+
+    def unlink(self, name: str | Path, *, dir_fd: int | None = None) -> None:
+        os.unlink(name, dir_fd=dir_fd)
+
+    def rmdir(self, name: str | Path, *, dir_fd: int | None = None) -> None:
+        os.rmdir(name, dir_fd=dir_fd)
+
+
+SYSTEM = Disk()
+
+
+@contextmanager
+def folder(name: str | Path, *, dir_fd: int | None = None) -> Iterator[int]:
+    """A descriptor of a real folder; OSError where it is a link or no folder."""
+    fd = os.open(name, _FOLDER, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def names(at: int | Path) -> list[str]:
+    """What lies in a folder, in no order."""
+    with os.scandir(at) as entries:
+        return [entry.name for entry in entries]
+
+
+def open_file(root: int, path: str) -> int:
+    """A regular file `path` (relative, `/` between parts) beneath `root`, open for reading; OSError otherwise."""
+    *parents, name = path.split("/")
+    at = os.dup(root)
+    try:
+        for part in parents:
+            below = os.open(part, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+        fd = os.open(name, _FILE, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(f"not a regular file: {path!a}")
+    return fd
+
+
+def read_file(root: int, path: str, limit: int) -> bytes:
+    """All of a small file beneath `root`; OSError where it is longer than `limit` bytes."""
+    with os.fdopen(open_file(root, path), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(f"{path!a} is over {limit} bytes")
+    return data
+
+
+def write_new(disk: Disk, name: str | Path, data: bytes, *, dir_fd: int | None = None) -> None:
+    """A new file with these bytes, on the disk when this returns."""
+    fd = disk.create(name, dir_fd=dir_fd)
+    try:
+        disk.write(fd, data)
+        disk.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(disk: Disk, path: Path, data: bytes) -> None:
+    """`path` holds the old bytes or these, whenever one looks."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with suppress(FileNotFoundError):
+        disk.unlink(temporary)
+    write_new(disk, temporary, data)
+    disk.rename(temporary, path)
+    sync_folder(disk, path.parent)
+
+
+def sync_folder(disk: Disk, path: Path) -> None:
+    with folder(path) as fd:
+        disk.fsync(fd)
+
+
+def make_folder(disk: Disk, path: Path) -> None:
+    """`path` is a real folder afterwards; OSError where something else has its name."""
+    with suppress(FileExistsError):
+        disk.mkdir(path)
+    with folder(path):
+        pass
+
+
+def remove_tree(disk: Disk, name: str | Path, *, dir_fd: int | None = None) -> None:
+    """Delete a file, a link (never what it points to) or a folder with all that lies in it."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+        disk.unlink(name, dir_fd=dir_fd)
+        return
+    with folder(name, dir_fd=dir_fd) as fd:
+        for inner in names(fd):
+            remove_tree(disk, inner, dir_fd=fd)
+    disk.rmdir(name, dir_fd=dir_fd)

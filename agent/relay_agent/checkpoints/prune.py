@@ -1,0 +1,53 @@
+"""Keep the newest checkpoints of the line, delete older ones: never below two, never one that something rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from relay_agent.checkpoints.aside import empty_trash, throw_away
+from relay_agent.checkpoints.disk import SYSTEM, Disk
+from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.manifest import sizes_match
+from relay_agent.volume import RunFolder
+
+KEEP_AT_LEAST = 2
+
+
+def _always() -> bool:
+    return True
+
+
+def prune(
+    run: RunFolder,
+    keep: int,
+    protect: Collection[str] = (),
+    still_mine: Callable[[], bool] = _always,
+    disk: Disk = SYSTEM,
+) -> list[str]:
+    """Delete whole checkpoints beyond the newest `keep` (at least 2) of the line; their names, newest first. Blocking.
+
+    Spared besides: every claim's base, `protect`, and the newest of each orphan line. Those that are not whole neither
+    count nor go: the next resume sets them aside. Asks `still_mine` before each one and stops where it says no.
+    """
+    empty_trash(run, disk)
+    order = survey(run)
+    line = [sealed for sealed in order.line if sizes_match(sealed)]
+    orphans = [sealed for sealed in order.orphans if sizes_match(sealed)]
+
+    spared = set(protect) | order.bases
+    spared.update(sealed.name for sealed in (line + orphans)[: max(keep, KEEP_AT_LEAST)])
+    tips: set[int] = set()
+    for sealed in orphans:
+        if sealed.manifest.epoch not in tips:
+            tips.add(sealed.manifest.epoch)
+            spared.add(sealed.name)
+
+    removed: list[str] = []
+    for sealed in line + orphans:
+        if sealed.name in spared:
+            continue
+        if not still_mine():
+            break
+        throw_away(run, sealed.path, disk)
+        removed.append(sealed.name)
+    return removed

@@ -1,0 +1,236 @@
+"""Publishing: a staged folder becomes an immutable checkpoint, in an order that survives a crash after any call.
+
+Hash and flush every file, write the manifest last, flush folders, ask whether the lease is still ours, rename, flush
+the parent, read back, then move the pointers that people look at.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from relay_agent.checkpoints.aside import throw_away
+from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file, sync_folder, write_new
+from relay_agent.checkpoints.line import Line, survey
+from relay_agent.checkpoints.manifest import (
+    MANIFEST,
+    MAX_BYTES,
+    VERSION,
+    FileEntry,
+    Manifest,
+    Sealed,
+    Torn,
+    decode,
+    free_name,
+    verify,
+)
+from relay_agent.checkpoints.staging import MARKER, Staged
+from relay_agent.checkpoints.tree import Tree, hash_files, walk
+from relay_agent.volume import RunFolder, highest_claim
+
+_OURS = (MARKER, MANIFEST, f".{MANIFEST}.tmp")
+"""Top-level names in a staged folder that are not part of what was saved."""
+
+
+class Fenced(Exception):  # noqa: N818 - it says what happened
+    """The lease is no longer ours: nothing was published."""
+
+
+@dataclass(frozen=True)
+class Published:
+    name: str
+    step: int
+    bytes: int
+    files: int
+    manifest_sha256: str
+    path: Path
+    fresh: bool = True  # False: the newest one of the line holds the same already, what was staged is dropped
+
+
+def publish(
+    run: RunFolder,
+    staged: Staged,
+    epoch: int,
+    still_mine: Callable[[], bool],
+    *,
+    mode: str = "",
+    trainer: str = "",
+    world_size: int | None = None,
+    wall: Callable[[], float] = time.time,
+    disk: Disk = SYSTEM,
+) -> Published:
+    """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte.
+
+    Torn: what is staged can be no checkpoint, or somebody still writes to it. Fenced: `still_mine` said no. OSError:
+    the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the line as it was.
+    """
+    with folder(staged.path) as root:
+        _refuse_foreign_manifest(root)
+        _unshare(disk, root)
+        tree = walk(root, ignore=_OURS)
+        hashes = hash_files(root, tree.files, disk.fsync)
+        files = [FileEntry(found.path, found.size, hashes[found.path]) for found in tree.files]
+        if not any(file.size for file in files):
+            raise Torn("it holds no data")
+        _unchanged(root, tree)
+
+        line = survey(run, epoch)
+        if not still_mine():
+            raise Fenced
+        again = _same_as_newest(run, line, staged.step, files)
+        if again is not None:
+            throw_away(run, staged.path, disk)
+            _point(disk, run, again, epoch, wall())
+            return _published(again, fresh=False)
+
+        for name in reversed(tree.folders):
+            with folder(name, dir_fd=root) as below:
+                disk.fsync(below)
+        while True:
+            manifest = Manifest(
+                relay_manifest=VERSION,
+                run_id=run.run_id,
+                name=free_name(run.ckpt, staged.step, epoch),
+                step=staged.step,
+                epoch=epoch,
+                seq=line.next_seq,
+                # What this epoch resumed from stays its base even where it is gone.
+                base=line.line[0].name if line.line else line.claimed_base(epoch),
+                mode=mode,
+                trainer=trainer,
+                adapter="staging",
+                world_size=world_size,
+                created_at=wall(),
+                files=files,
+            )
+            sealed = _seal(disk, root, run, manifest)
+            _unchanged(root, tree)
+            if not still_mine():
+                raise Fenced
+            try:
+                disk.rename(staged.path, sealed.path)
+                break
+            except OSError as error:
+                # Somebody took the name since we looked: a holder that was cut off may publish beside us.
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
+        sync_folder(disk, run.ckpt)
+        sync_folder(disk, staged.path.parent)
+        _read_back(root, sealed, tree)
+    _point(disk, run, sealed, epoch, wall())
+    return _published(sealed, fresh=True)
+
+
+def _published(sealed: Sealed, *, fresh: bool) -> Published:
+    manifest = sealed.manifest
+    return Published(
+        manifest.name, manifest.step, manifest.total_bytes, len(manifest.files), sealed.sha256, sealed.path, fresh
+    )
+
+
+def _refuse_foreign_manifest(root: int) -> None:
+    """A trainer's own `manifest.json` must not be overwritten by ours; one of ours is left from an earlier try."""
+    try:
+        decode(read_file(root, MANIFEST, MAX_BYTES))
+    except FileNotFoundError:
+        pass
+    except (Torn, OSError):
+        raise Torn(f"the trainer saved a {MANIFEST} of its own; that name is taken for the manifest") from None
+
+
+def _unshare(disk: Disk, root: int) -> None:
+    """A file with a second name could be written through it after it was sealed: give the checkpoint its own bytes."""
+    for found in walk(root, ignore=_OURS).files:
+        if found.links > 1:
+            *parents, name = found.path.split("/")
+            with folder("/".join(parents) or ".", dir_fd=root) as parent:
+                _copy_in_place(disk, parent, name)
+
+
+def _copy_in_place(disk: Disk, parent: int, name: str) -> None:
+    temporary = f".{name[:200]}.{os.getpid()}.tmp"
+    with suppress(FileNotFoundError):
+        disk.unlink(temporary, dir_fd=parent)
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    with os.fdopen(source, "rb", buffering=0) as reader:
+        target = disk.create(temporary, dir_fd=parent)
+        try:
+            while chunk := reader.read(1 << 20):
+                disk.write(target, chunk)
+        finally:
+            os.close(target)
+    disk.rename(temporary, name, dir_fd=parent)
+
+
+def _unchanged(root: int, tree: Tree) -> None:
+    if walk(root, ignore=_OURS) != tree:
+        raise Torn("it changed while it was published: somebody still writes to it")
+
+
+def _same_as_newest(run: RunFolder, line: Line, step: int, files: list[FileEntry]) -> Sealed | None:
+    """The newest one of the line, if it is whole and holds the same. An older one would not do: after a rollback the
+    newest must be what was saved last."""
+    newest = line.line[0] if line.line else None
+    if newest is None or newest.manifest.step != step or newest.manifest.files != files:
+        return None
+    try:
+        verify(newest.path, run.run_id)
+    except Torn:
+        return None
+    return newest
+
+
+def _seal(disk: Disk, root: int, run: RunFolder, manifest: Manifest) -> Sealed:
+    """Write the manifest, all of it or nothing, and take the marker away."""
+    data = manifest.encode()
+    temporary = f".{MANIFEST}.tmp"
+    with suppress(FileNotFoundError):
+        disk.unlink(temporary, dir_fd=root)
+    write_new(disk, temporary, data, dir_fd=root)
+    disk.rename(temporary, MANIFEST, dir_fd=root)
+    with suppress(FileNotFoundError):
+        disk.unlink(MARKER, dir_fd=root)
+    disk.fsync(root)
+    return Sealed(manifest, hashlib.sha256(data).hexdigest(), run.ckpt / manifest.name)
+
+
+def _read_back(root: int, sealed: Sealed, tree: Tree) -> None:
+    """The folder under its new name is the one that was hashed, with the manifest that was written."""
+    with folder(sealed.path) as back:
+        same = os.path.samestat(os.fstat(root), os.fstat(back))
+        data = read_file(back, MANIFEST, MAX_BYTES)
+        if not same or hashlib.sha256(data).hexdigest() != sealed.sha256 or walk(back, ignore=(MANIFEST,)) != tree:
+            raise OSError(errno.EIO, "a published checkpoint reads back differently", str(sealed.path))
+
+
+class _Latest(msgspec.Struct):
+    name: str
+    step: int
+    epoch: int
+    manifest: str  # its SHA-256
+    at: float
+
+
+def _point(disk: Disk, run: RunFolder, sealed: Sealed, epoch: int, at: float) -> None:
+    """`latest` and `latest.json`, for people. Never moved by a holder that a later claim has replaced; never relied on,
+    so that a volume without links does not fail a publish."""
+    if highest_claim(run) > epoch:
+        return
+    with suppress(OSError):
+        temporary = run.ckpt / f".latest.{os.getpid()}.tmp"
+        with suppress(FileNotFoundError):
+            disk.unlink(temporary)
+        disk.symlink(sealed.name, temporary)
+        disk.rename(temporary, run.ckpt / "latest")
+    with suppress(OSError):
+        manifest = sealed.manifest
+        latest = _Latest(manifest.name, manifest.step, manifest.epoch, sealed.sha256, at)
+        replace_file(disk, run.ckpt / "latest.json", msgspec.json.encode(latest) + b"\n")

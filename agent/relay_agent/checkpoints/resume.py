@@ -1,0 +1,56 @@
+"""Which checkpoint a new holder resumes from: the newest whole one of the run's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay_agent.checkpoints.aside import set_aside
+from relay_agent.checkpoints.disk import SYSTEM, Disk
+from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.manifest import Torn, verify
+from relay_agent.volume import RunFolder
+
+
+@dataclass(frozen=True)
+class Resume:
+    path: Path  # RELAY_RESUME_FROM
+    name: str
+    step: int
+    epoch: int
+    on_line: bool = True  # False: nothing on the line was whole, this one lies beside it
+    bad: tuple[tuple[str, str], ...] = ()  # what was passed over on the way and set aside: name, reason
+
+
+def _silent(name: str, reason: str) -> None:
+    pass
+
+
+def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: Disk = SYSTEM) -> Resume | None:
+    """The newest whole checkpoint of the line, every byte of it read; None where no whole one is left. Blocking.
+
+    For the holder of the lease only, before it claims its epoch with the answer as base: bad ones that stand in the
+    way are moved to `ckpt/.bad`. `on_bad` hears of each (name, reason), also when None is answered.
+    """
+    order = survey(run)
+    bad: list[tuple[str, str]] = []
+
+    def pass_over(name: str, reason: str) -> None:
+        with suppress(OSError):  # it cannot be moved: it is still not used
+            set_aside(run, run.ckpt / name, disk)
+        bad.append((name, reason))
+        on_bad(name, reason)
+
+    for name, reason in order.bad:
+        pass_over(name, reason)
+    for on_line, candidates in ((True, order.line), (False, order.orphans)):
+        for sealed in candidates:
+            try:
+                manifest = verify(sealed.path, run.run_id)
+            except Torn as torn:
+                pass_over(sealed.name, torn.reason)
+                continue
+            return Resume(sealed.path, manifest.name, manifest.step, manifest.epoch, on_line, tuple(bad))
+    return None

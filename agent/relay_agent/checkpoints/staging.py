@@ -1,0 +1,140 @@
+"""What the trainer saved into its staging folder, and whether it is whole.
+
+A trainer saves into `step_<N>/`. An empty file `COMPLETE` written last makes it whole at once; without it, it is whole
+when two looks, `settle` seconds or more apart, saw no difference, or when the trainer has exited with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay_agent.checkpoints.disk import folder, names
+from relay_agent.checkpoints.tree import Found, Torn, walk
+from relaytui.wire.clock import Clock
+
+MARKER = "COMPLETE"
+_STEP = re.compile(r"step_([0-9]{1,15})\Z")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A whole checkpoint that waits to be published."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class TornStaged:
+    """One that will never be whole, and why."""
+
+    name: str
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Look:
+    files: tuple[Found, ...]
+    folders: tuple[str, ...]
+    marked: bool
+    empty: bool
+    problem: str  # why it cannot be a checkpoint as it lies there, or nothing
+
+    @property
+    def saved_at(self) -> int:
+        """When the last byte came (nanoseconds on the trainer's clock): the order of saving within one look."""
+        return max((file.mtime_ns for file in self.files), default=0)
+
+
+class StagingWatch:
+    """Looks at one epoch's staging folder again and again. Blocking, but reads only names, sizes and times."""
+
+    def __init__(self, root: Path, settle: float, clock: Clock) -> None:
+        self._root = root
+        self._settle = settle
+        self._clock = clock
+        self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when
+        self._whole: set[str] = set()
+        self._exited: int | None = None
+
+    def scan(self, now: float | None = None, trainer_exited: int | None = None) -> list[Staged]:
+        """The whole ones, oldest first, each time until it is moved away. `now`: seconds on the boot clock.
+
+        `trainer_exited`: its exit code (negative for a signal) once it and its children are gone. The first look with
+        it decides: nothing settles any more after that.
+        """
+        now = self._clock.boot() if now is None else now
+        looks = self._look()
+        for name, look in looks.items():
+            before = self._since.get(name)
+            if before is None or before[0] != look:
+                before = (look, now)
+                self._since[name] = before
+                self._whole.discard(name)
+            if self._exited is None and self._is_whole(look, now - before[1], trainer_exited):
+                self._whole.add(name)
+        for name in self._since.keys() - looks.keys():
+            del self._since[name]
+            self._whole.discard(name)
+        if self._exited is None:
+            self._exited = trainer_exited
+        whole = sorted(self._whole, key=lambda name: (looks[name].saved_at, _step(name), name))
+        return [Staged(_step(name), self._root / name) for name in whole]
+
+    def torn(self) -> list[TornStaged]:
+        """After a scan that was told of the exit: what will never be whole. Before it: what can never become so."""
+        return [
+            TornStaged(name, self._root / name, look.problem or (look.empty and "it holds no data") or self._why_torn())
+            for name, (look, _) in sorted(self._since.items())
+            if name not in self._whole and (look.problem or self._exited is not None)
+        ]
+
+    def _why_torn(self) -> str:
+        how = f"exited with {self._exited}" if (self._exited or 0) >= 0 else f"died by signal {-(self._exited or 0)}"
+        return f"the trainer {how} before it was whole"
+
+    def _is_whole(self, look: _Look, unchanged: float, trainer_exited: int | None) -> bool:
+        if look.problem or look.empty:
+            return False
+        if look.marked or trainer_exited == 0:
+            return True
+        return unchanged >= self._settle
+
+    def _look(self) -> dict[str, _Look]:
+        looks: dict[str, _Look] = {}
+        with suppress(FileNotFoundError), folder(self._root) as root:
+            for name in names(root):
+                if _STEP.match(name):
+                    with suppress(FileNotFoundError):  # it went while we looked; so it was not whole
+                        looks[name] = _look_at(root, name)
+        return looks
+
+
+def _step(name: str) -> int:
+    match = _STEP.match(name)
+    assert match is not None
+    return int(match[1])
+
+
+def _look_at(root: int, name: str) -> _Look:
+    try:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
+            raise Torn("it is not a folder")
+        with folder(name, dir_fd=root) as fd:
+            tree = walk(fd)
+    except FileNotFoundError:
+        raise
+    except Torn as torn:
+        return _Look((), (), False, True, torn.reason)
+    except OSError as error:
+        return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}")
+    marked = any(file.path == MARKER for file in tree.files)
+    empty = not any(file.size for file in tree.files)
+    # A folder just made is empty for a moment: only a marker or the trainer's end makes that final.
+    return _Look(tree.files, tree.folders, marked, empty, "it holds no data" if marked and empty else "")

@@ -1,0 +1,114 @@
+"""What lies in a checkpoint's folder: every regular file with its size and times, and the hash of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from relay_agent.checkpoints.disk import folder, open_file
+
+MAX_FILES = 200_000
+MAX_DEPTH = 32
+_CHUNK = 1 << 20
+_THREADS = max(2, min(8, os.cpu_count() or 2))
+
+
+class Torn(Exception):  # noqa: N818 - it is the word for such a checkpoint
+    """A folder that is not a whole checkpoint, and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, order=True)
+class Found:
+    """One regular file, `path` relative to the folder. Equal twice: nobody wrote to it in between."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+    links: int
+
+
+@dataclass(frozen=True)
+class Tree:
+    files: tuple[Found, ...]  # sorted by path
+    folders: tuple[str, ...]  # relative, parents before what lies in them; without the root itself
+
+
+def walk(root: int, ignore: Iterable[str] = ()) -> Tree:
+    """All below the folder open as `root`, but top-level names in `ignore`. Torn at anything else than those."""
+    files: list[Found] = []
+    folders: list[str] = []
+    _walk(root, "", frozenset(ignore), files, folders)
+    return Tree(tuple(sorted(files)), tuple(folders))
+
+
+def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], folders: list[str]) -> None:
+    if prefix.count("/") >= MAX_DEPTH:
+        raise Torn(f"folders deeper than {MAX_DEPTH}")
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if entry.name in ignore:
+                continue
+            path = prefix + entry.name
+            try:
+                path.encode()
+            except UnicodeEncodeError:
+                raise Torn(f"the name {path!a} is not UTF-8") from None
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(info.st_mode):
+                folders.append(path)
+                with folder(entry.name, dir_fd=fd) as below:
+                    _walk(below, path + "/", frozenset(), files, folders)
+            elif stat.S_ISREG(info.st_mode):
+                files.append(Found(path, info.st_size, info.st_mtime_ns, info.st_ino, info.st_nlink))
+                if len(files) > MAX_FILES:
+                    raise Torn(f"more than {MAX_FILES} files")
+            else:
+                raise Torn(f"{path!a} is {_kind(info.st_mode)}, not a file")
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a device"
+
+
+def hash_files(root: int, files: Iterable[Found], sync: Callable[[int], None] | None = None) -> dict[str, str]:
+    """SHA-256 (hex) of each file by path, several at once; `sync` gets each descriptor after its last byte.
+
+    Torn where a file has not the size it was found with.
+    """
+
+    def one(found: Found) -> tuple[str, str]:
+        digest = hashlib.sha256()
+        size = 0
+        buffer = memoryview(bytearray(min(_CHUNK, max(1, found.size))))
+        with os.fdopen(open_file(root, found.path), "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                size += count
+            if sync is not None:
+                sync(file.fileno())
+        if size != found.size:
+            raise Torn(f"{found.path!a} changed while it was read")
+        return found.path, digest.hexdigest()
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool:
+        try:
+            # Largest first, so that no thread is left alone with the biggest file at the end.
+            return dict(pool.map(one, sorted(files, key=lambda found: -found.size)))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,0 +1,312 @@
+"""The run's folder on the volume: where everything lies, and the claims that say which epoch owns the run's line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from relay_agent.checkpoints.disk import (
+    SYSTEM,
+    Disk,
+    folder,
+    make_folder,
+    names,
+    read_file,
+    remove_tree,
+    sync_folder,
+    write_new,
+)
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.ids import Epoch, Id, is_id
+
+_CLAIM = re.compile(r"([0-9]{8,16})\.json\Z")
+_MAX_CLAIM = 64 << 10
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`<volume>/runs/<run_id>`: paths only; `open_run` makes the folders of a run, `claim` those of an epoch."""
+
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.root.name
+
+    @property
+    def ckpt(self) -> Path:
+        """Published checkpoints, `latest`, and what lies aside in `.staging`, `.bad` and `.trash`."""
+        return self.root / "ckpt"
+
+    @property
+    def claims(self) -> Path:
+        return self.root / "claims"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def hf(self) -> Path:
+        return self.root / "hf"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def bad(self) -> Path:
+        return self.ckpt / ".bad"
+
+    @property
+    def trash(self) -> Path:
+        return self.ckpt / ".trash"
+
+    def staging(self, epoch: int) -> Path:
+        """RELAY_CKPT_STAGING_ROOT of that epoch."""
+        return self.ckpt / ".staging" / f"e{epoch:08d}"
+
+    def output(self, epoch: int) -> Path:
+        """RELAY_OUTPUT_DIR of that epoch: the trainer's own, read-only to Relay."""
+        return self.root / "out" / f"e{epoch:08d}"
+
+    def log(self, epoch: int) -> Path:
+        return self.logs / f"e{epoch:08d}.log"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One epoch's claim. `base` names the checkpoint it resumes from, None for a cold start."""
+
+    epoch: Epoch
+    worker: str
+    incarnation: str
+    base: Id | None
+    config_hash: str
+    at: float  # seconds since 1970; shown, never compared
+
+
+def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
+    """The folder of a run on a volume that is there and takes writes; RelayError (exit 2) where it does not."""
+    if not is_id(run_id):
+        raise RelayError(
+            "bad_run_id",
+            f"RUN_ID {run_id[:140]!a} cannot name a run",
+            "use 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first",
+            exit_code=Exit.USAGE,
+        )
+    if not l1_root.is_absolute():
+        raise RelayError(
+            "volume_path",
+            f"RELAY_L1_ROOT {str(l1_root)!a} is not an absolute path",
+            "give the path where the volume is mounted, such as /mnt/relay",
+            exit_code=Exit.USAGE,
+        )
+    if not l1_root.is_dir():
+        what = "is not a folder" if os.path.lexists(l1_root) else "does not exist"
+        raise RelayError(
+            "volume_missing",
+            f"the volume {str(l1_root)!a} {what}",
+            "mount it there, or set RELAY_L1_ROOT to where it is mounted",
+            exit_code=Exit.USAGE,
+        )
+    run = RunFolder(l1_root / "runs" / run_id)
+    try:
+        for path in (
+            run.root.parent,
+            run.root,
+            run.ckpt,
+            run.ckpt / ".staging",
+            run.bad,
+            run.trash,
+            run.claims,
+            run.root / "out",
+            run.logs,
+            run.hf,
+        ):
+            make_folder(disk, path)
+        _try_writing(disk, run.root)
+        for path in (run.ckpt, run.root, run.root.parent, l1_root):
+            sync_folder(disk, path)
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str | Path) else run.root
+        raise RelayError(
+            "volume_unusable",
+            f"the volume {str(l1_root)!a} cannot be written: {error.strerror or error} ({str(where)!a})",
+            "mount it read-write for the user the agent runs as, with space left on it",
+            exit_code=Exit.USAGE,
+        ) from None
+    return run
+
+
+def _try_writing(disk: Disk, path: Path) -> None:
+    """Folders may all be there from an earlier attempt: only a write shows that the volume takes one."""
+    probe = path / f".probe.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        disk.unlink(probe)
+    write_new(disk, probe, b"relay\n")
+    disk.unlink(probe)
+
+
+def claimed_epochs(run: RunFolder) -> list[int]:
+    """Epochs that were ever claimed, ascending. A claim counts by its name even where its content was lost."""
+    epochs = (int(match[1]) for name in names(run.claims) if (match := _CLAIM.match(name)))
+    return sorted({epoch for epoch in epochs if epoch > 0})
+
+
+def highest_claim(run: RunFolder) -> int:
+    """The highest epoch claimed on the volume, 0 if none."""
+    return max(claimed_epochs(run), default=0)
+
+
+def read_claim(run: RunFolder, epoch: int) -> Claim | None:
+    """What that epoch's claim says; None where there is none that reads."""
+    try:
+        with folder(run.claims) as fd:
+            claim = msgspec.json.decode(read_file(fd, _claim_name(epoch), _MAX_CLAIM), type=Claim)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+    return claim if claim.epoch == epoch else None
+
+
+def claim(run: RunFolder, claim: Claim, disk: Disk = SYSTEM) -> None:
+    """Make `claim` the one claim of its epoch, with its base recorded, and make the folders of that epoch.
+
+    RelayError (exit 75) where that epoch or a later one is claimed already: another agent trains, or trained, it.
+    """
+    if claim.epoch < 1:
+        raise ValueError("epochs start at 1")
+    highest = highest_claim(run)
+    if highest > claim.epoch:
+        raise _taken(f"epoch {claim.epoch} of run {run.run_id} is over: the volume has a claim of epoch {highest}")
+    name = _claim_name(claim.epoch)
+    temporary = f".{name}.{claim.incarnation[:64]}.{os.getpid()}.tmp"
+    data = msgspec.json.encode(claim) + b"\n"
+    with folder(run.claims) as fd:
+        with suppress(FileNotFoundError):
+            disk.unlink(temporary, dir_fd=fd)
+        write_new(disk, temporary, data, dir_fd=fd)
+        try:
+            # A link never replaces anything, and shows the claim only with its content.
+            disk.link(temporary, name, dir_fd=fd)
+        except FileExistsError:
+            raise _taken(f"epoch {claim.epoch} of run {run.run_id} is claimed already") from None
+        except OSError:
+            # No hard links here (object-store mounts): exclusive creation decides, content follows.
+            try:
+                write_new(disk, name, data, dir_fd=fd)
+            except FileExistsError:
+                raise _taken(f"epoch {claim.epoch} of run {run.run_id} is claimed already") from None
+        finally:
+            disk.unlink(temporary, dir_fd=fd)
+        disk.fsync(fd)
+    if read_claim(run, claim.epoch) != claim:
+        raise _taken(f"the claim of epoch {claim.epoch} of run {run.run_id} reads back as another's")
+    _make_epoch(disk, run, claim.epoch)
+
+
+def _make_epoch(disk: Disk, run: RunFolder, epoch: int) -> None:
+    """Fresh folders: what lies under this epoch's name without a claim (claims were lost) is not this epoch's."""
+    for path in (run.staging(epoch), run.output(epoch)):
+        if os.path.lexists(path):
+            aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+            disk.rename(path, aside)
+        make_folder(disk, path)
+        sync_folder(disk, path.parent)
+
+
+def _claim_name(epoch: int) -> str:
+    return f"{epoch:08d}.json"
+
+
+def _taken(message: str) -> RelayError:
+    return RelayError(
+        "epoch_claimed",
+        message,
+        "another agent holds this run on this volume; see relay-tui runs",
+        exit_code=Exit.LEASE,
+        status=409,
+    )
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One thing the volume can or cannot do. `needed`: Relay is not safe on a volume that cannot."""
+
+    name: str
+    ok: bool
+    needed: bool
+    detail: str = ""
+
+
+def probe(l1_root: Path, disk: Disk = SYSTEM) -> list[Probe]:
+    """Try on the volume what publishing relies on, in a folder that is gone afterwards. OSError if none can be made."""
+    place = l1_root / f".relay-probe.{os.getpid()}.{os.urandom(4).hex()}"
+    disk.mkdir(place)
+    try:
+        return [_try(name, needed, check, disk, place) for name, needed, check in _CHECKS]
+    finally:
+        remove_tree(disk, place)
+
+
+def _try(name: str, needed: bool, check: _Check, disk: Disk, place: Path) -> Probe:
+    try:
+        detail = check(disk, place)
+    except OSError as error:
+        detail = error.strerror or str(error)
+    return Probe(name, not detail, needed, detail)
+
+
+def _exclusive(disk: Disk, place: Path) -> str:
+    write_new(disk, place / "once", b"1")
+    try:
+        write_new(disk, place / "once", b"2")
+    except FileExistsError:
+        return ""
+    return "creating a file that exists did not fail"
+
+
+def _replace(disk: Disk, place: Path) -> str:
+    write_new(disk, place / "old", b"old")
+    write_new(disk, place / "new", b"new")
+    disk.rename(place / "new", place / "old")
+    return "" if (place / "old").read_bytes() == b"new" else "a replaced file kept its old bytes"
+
+
+def _rename_folder(disk: Disk, place: Path) -> str:
+    disk.mkdir(place / "folder")
+    write_new(disk, place / "folder" / "file", b"1")
+    disk.rename(place / "folder", place / "moved")
+    sync_folder(disk, place)
+    return "" if names(place / "moved") == ["file"] and not (place / "folder").exists() else "it left parts behind"
+
+
+def _hard_link(disk: Disk, place: Path) -> str:
+    write_new(disk, place / "one", b"1")
+    disk.link(place / "one", place / "two")
+    return ""
+
+
+def _symlink(disk: Disk, place: Path) -> str:
+    disk.symlink("nowhere", place / "link")
+    return "" if (place / "link").readlink() == Path("nowhere") else "it points elsewhere"
+
+
+_Check = Callable[[Disk, Path], str]
+"""What is wrong, or nothing; OSError where the call itself is refused."""
+
+_CHECKS: tuple[tuple[str, bool, _Check], ...] = (
+    ("exclusive create, fsync", True, _exclusive),
+    ("replace a file", True, _replace),
+    ("rename a folder", True, _rename_folder),
+    ("hard link", False, _hard_link),
+    ("symbolic link", False, _symlink),
+)
