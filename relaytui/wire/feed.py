@@ -11,7 +11,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from relaytui.wire.ids import Count
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import CheckpointRow, EventRow, RunRow, WorkerRow
 
@@ -111,7 +110,7 @@ class Watch(FeedMessage, frozen=True, tag="watch"):
     """The runs whose lines and points this client wants from now on, instead of those before; `["*"]` is all."""
 
     runs: Annotated[list[str], Meta(max_length=1_000)]
-    backlog: Annotated[Count, Meta(le=10_000)] = 500
+    backlog: Annotated[int, Meta(ge=0, le=10_000)] = 500
 
 
 ClientFeed = Watch
