@@ -1,0 +1,77 @@
+"""What each route of the commander answers, typed."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from relaytui.wire.numbers import Number
+from relaytui.wire.proof import Role
+from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, LogLine, RunRow, WorkerRow
+
+
+class Health(Struct, frozen=True):
+    ok: bool
+    name: str = ""
+    version: str = ""
+    proof: dict[str, str] = {}
+
+
+class WhoAmI(Struct, frozen=True):
+    role: Role
+    commander: str
+    now: float
+    version: str
+    lease_seconds: float
+
+
+class Runs(Struct, frozen=True):
+    now: float
+    runs: list[RunRow]
+
+
+class RunDetail(Struct, frozen=True):
+    now: float
+    run: RunRow
+    attempts: list[AttemptRow] = []
+    checkpoints: list[CheckpointRow] = []
+
+
+class Log(Struct, frozen=True):
+    lines: list[LogLine]
+
+
+class Series(Struct, frozen=True):
+    """Points are (epoch, step, value)."""
+
+    metric: str
+    points: list[tuple[int, int, Number]]
+
+
+class Workers(Struct, frozen=True):
+    now: float
+    workers: list[WorkerRow]
+
+
+class Events(Struct, frozen=True):
+    now: float
+    events: list[EventRow]
+
+
+class Forced(Struct, frozen=True):
+    run: RunRow
+    epoch: int  # burned: what was granted up to it is superseded
+
+
+class Drained(Struct, frozen=True):
+    run: RunRow
+    order_id: int
+
+
+class Fault(Struct, frozen=True):
+    code: str
+    message: str
+    hint: str = ""
+
+
+class FaultBody(Struct, frozen=True):
+    error: Fault

@@ -1,0 +1,177 @@
+"""The client's picture of a commander: what the feed told, kept in plain memory. Pure; no I/O.
+
+Every part has a counter in `versions` that grows when the part changes, so that views repaint only then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from relaytui.client.answers import RunDetail
+from relaytui.client.curve import Curve
+from relaytui.client.link import Link, LinkState
+from relaytui.client.logbuffer import LogBuffer
+from relaytui.wire.feed import (
+    Beat,
+    CheckpointChanged,
+    EventAdded,
+    Lines,
+    LinesGap,
+    Points,
+    RunChanged,
+    ServerFeed,
+    Snapshot,
+    WorkerChanged,
+    WorkerGone,
+)
+from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, RunRow, WorkerRow
+
+MAX_EVENTS = 2_000
+MAX_LOGS = 8
+"""Runs whose logs and curves are kept; the one looked at longest ago gives way."""
+
+
+@dataclass
+class Versions:
+    link: int = 0
+    runs: int = 0
+    workers: int = 0
+    events: int = 0
+
+
+@dataclass
+class RunPicture:
+    """What is known of one run beyond its row: filled when it is opened, then by the feed."""
+
+    log: LogBuffer = field(default_factory=LogBuffer)
+    curves: dict[str, Curve] = field(default_factory=dict)
+    attempts: dict[int, AttemptRow] = field(default_factory=dict)
+    checkpoints: dict[str, CheckpointRow] = field(default_factory=dict)
+    version: int = 0  # of attempts and checkpoints
+    loaded: bool = False
+
+    def curve(self, metric: str) -> Curve:
+        return self.curves.setdefault(metric, Curve())
+
+
+class Mirror:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.link = Link(LinkState.CONNECTING, clock())
+        self.versions = Versions()
+        self.loaded = False
+        self.commander = ""
+        self.version = ""
+        self.lease_seconds = 0.0
+        self.runs: dict[str, RunRow] = {}
+        self.workers: dict[str, WorkerRow] = {}
+        self.events: deque[EventRow] = deque(maxlen=MAX_EVENTS)
+        self._pictures: dict[str, RunPicture] = {}
+        self._now = 0.0
+        self._now_at = clock()
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The commander's wall clock as far as this client can tell; ages are taken from it."""
+        return self._now + (self._clock() - self._now_at)
+
+    @property
+    def heard_ago(self) -> float:
+        """Seconds since the picture was last known to be current; 0 while the link is live."""
+        return max(0.0, self._clock() - self.link.since) if self.link.state is not LinkState.LIVE else 0.0
+
+    def _tell_time(self, now: float) -> None:
+        # A message that waited in a socket's buffer says an earlier time: the picture's clock never runs backwards
+        # by that, but follows a commander whose clock was set.
+        if now >= self.now or self.now - now > 5.0:
+            self._now, self._now_at = now, self._clock()
+
+    # -- feeding --------------------------------------------------------------------------------------------------
+
+    def set_link(self, link: Link) -> None:
+        self.link = link
+        self.versions.link += 1
+
+    def apply(self, message: ServerFeed) -> None:
+        match message:
+            case Lines():
+                self.picture(message.run_id).log.add(message.epoch, message.n, message.t, message.lines)
+            case Points():
+                self.picture(message.run_id).curve(message.metric).add(message.points)
+            case RunChanged():
+                self._tell_time(message.now)
+                self.runs[message.run.run_id] = message.run
+                self.versions.runs += 1
+            case Beat():
+                self._tell_time(message.now)
+            case EventAdded():
+                self._add_events([message.event])
+            case WorkerChanged():
+                self._tell_time(message.now)
+                self.workers[message.worker.incarnation] = message.worker
+                self.versions.workers += 1
+            case WorkerGone():
+                if self.workers.pop(message.incarnation, None) is not None:
+                    self.versions.workers += 1
+            case CheckpointChanged():
+                row = message.checkpoint
+                picture = self._pictures.get(row.run_id)  # a run that was never opened is read when it is
+                if picture is not None:
+                    picture.checkpoints[row.name] = row
+                    picture.version += 1
+            case LinesGap():
+                self.picture(message.run_id).log.add_gap(message.epoch, message.n, message.count)
+            case Snapshot():
+                self._start_over(message)
+
+    def _start_over(self, snapshot: Snapshot) -> None:
+        if self.commander and snapshot.commander != self.commander:
+            # Another history: what was kept of runs belongs to other attempts with the same numbers.
+            self._pictures.clear()
+            self.events.clear()
+        self.commander = snapshot.commander
+        self.version = snapshot.version
+        self.lease_seconds = snapshot.lease_seconds
+        self._now, self._now_at = snapshot.now, self._clock()
+        self.runs = {row.run_id: row for row in snapshot.runs}
+        self.workers = {row.incarnation: row for row in snapshot.workers}
+        self._add_events(snapshot.events)
+        self.loaded = True
+        self.versions.runs += 1
+        self.versions.workers += 1
+
+    def _add_events(self, events: Iterable[EventRow]) -> None:
+        newest = self.events[-1].id if self.events else -1
+        for event in events:
+            if event.id > newest:
+                self.events.append(event)
+                newest = event.id
+                self.versions.events += 1
+
+    # -- one run --------------------------------------------------------------------------------------------------
+
+    def picture(self, run_id: str) -> RunPicture:
+        """The run's details, begun where there are none; the one looked at longest ago gives way."""
+        found = self._pictures.pop(run_id, None) or RunPicture()
+        self._pictures[run_id] = found
+        while len(self._pictures) > MAX_LOGS:
+            del self._pictures[next(iter(self._pictures))]
+        return found
+
+    def load_detail(self, detail: RunDetail) -> None:
+        """What the API says of one run, whole; the feed goes on from there."""
+        picture = self.picture(detail.run.run_id)
+        picture.attempts = {row.epoch: row for row in detail.attempts}
+        picture.checkpoints = {row.name: row for row in detail.checkpoints}
+        picture.loaded = True
+        picture.version += 1
+        self._tell_time(detail.now)
+        known = self.runs.get(detail.run.run_id)
+        if known is None or known.updated_at <= detail.run.updated_at:
+            self.runs[detail.run.run_id] = detail.run
+            self.versions.runs += 1

@@ -1,0 +1,78 @@
+"""Asks a commander to prove who it is, before any token goes its way."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import aiohttp
+
+from relaytui.client.answers import Health
+from relaytui.client.endpoint import Endpoint
+from relaytui.wire.codec import decode
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
+from relaytui.wire.text import clean
+
+MAX_HEALTH_BYTES = 65_536
+"""A stranger on the port may answer with anything, without end."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """A session that follows no redirect by itself, keeps no cookie, and goes through no proxy from the environment."""
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=15, connect=5),
+        auto_decompress=True,
+        trust_env=False,
+    )
+
+
+def unreachable(url: str, error: BaseException | None = None) -> RelayError:
+    said = clean(str(error), 160) if error is not None and str(error) else "no answer in time"
+    return RelayError(
+        "unreachable",
+        f"no commander answers at {url} ({said})",
+        "start one with `relay-tui serve`, or check the address",
+        exit_code=Exit.UNAVAILABLE,
+        status=0,
+    )
+
+
+async def prove_commander(session: aiohttp.ClientSession, endpoint: Endpoint) -> Health:
+    """Its health, once it proved that it knows our token. RelayError `unreachable`, or `unproven` (a stranger)."""
+    nonce = secrets.token_hex(32)
+    try:
+        async with session.get(
+            f"{endpoint.url}/api/health",
+            headers={CHALLENGE_HEADER: nonce, "Host": endpoint.host},
+            allow_redirects=False,
+        ) as answer:
+            body = await answer.content.read(MAX_HEALTH_BYTES)
+            status = answer.status
+    except (aiohttp.ClientConnectionError, TimeoutError, OSError) as error:
+        raise unreachable(endpoint.url, error) from None
+    except (aiohttp.ClientError, ValueError) as error:
+        raise _stranger(endpoint, f"it does not speak HTTP as a commander does: {clean(str(error), 120)}") from None
+    try:
+        health = decode(body, Health)
+    except RelayError:
+        raise _stranger(endpoint, f"it answered {status} with something else than a commander's health") from None
+    # Slow by design (it is stretched); the event loop goes on meanwhile.
+    key = await asyncio.to_thread(proof_key, endpoint.token)
+    for answered in health.proof.values():
+        if proven(key, nonce, endpoint.host, answered):
+            return health
+    if health.name == "relay":
+        raise _stranger(endpoint, "it is a commander of another state folder, or the token is not one of its own")
+    raise _stranger(endpoint, "it is not a commander")
+
+
+def _stranger(endpoint: Endpoint, why: str) -> RelayError:
+    return RelayError(
+        "unproven",
+        f"what answers at {endpoint.url} did not prove to be your commander: {why}; no token was sent",
+        "check the address, the state folder (--state) or the token (RELAY_TOKEN)",
+        exit_code=Exit.AUTH,
+        status=401,
+    )
