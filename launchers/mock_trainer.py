@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""A trainer that misbehaves on demand, for testing what watches trainers. It learns nothing.
+
+It counts steps, prints a line for each, saves into $RELAY_CKPT_STAGING_ROOT/step_<N>/ (COMPLETE last) and resumes its
+count from $RELAY_RESUME_FROM. On SIGTERM it saves and exits 143. Try:
+
+  mock_trainer.py --steps 20 --step-seconds 0.1 --save-every 5     a well-behaved one
+  mock_trainer.py --crash-at 12 --exit-code 7                      fails in step 12
+  mock_trainer.py --crash-at 12 --exit-code -9                     dies of SIGKILL in step 12
+  mock_trainer.py --hang-at 5 --ignore-sigterm                     must be killed
+  mock_trainer.py --bad-checkpoint symlink --bad-at 10             the checkpoint of step 10 points at /etc
+  mock_trainer.py --children 3 --daemons                           leaves processes that escaped its session
+  mock_trainer.py --print-bytes 10000000                           ten megabytes of garbage on standard output
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+EXIT_CANNOT_RESUME = 3
+BAD = {
+    "torn": "half of it, no COMPLETE, then death by SIGKILL",
+    "truncated": "marked whole, but cut short; its own resume refuses it (exit 3)",
+    "empty": "a folder with nothing but COMPLETE",
+    "symlink": "its data is a link to /etc/passwd",
+    "fifo": "its data is a FIFO that blocks whoever opens it",
+}
+
+
+def options() -> argparse.Namespace:
+    bad = "\n".join(f"  {kind:<10} {what}" for kind, what in BAD.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"kinds of --bad-checkpoint:\n{bad}\n\nexit codes: 0 done, 3 cannot resume, 143 SIGTERM, or --exit-code",
+    )
+    add = parser.add_argument
+    add("--steps", type=int, default=20, help="last step (20)")
+    add("--step-seconds", type=float, default=0.05, help="time for one step (0.05)")
+    add("--save-every", type=int, default=5, help="steps between checkpoints (5); 0: never")
+    add("--total", default=None, metavar="N|unknown", help="total printed in step lines; unknown: none (--steps)")
+    add("--size", type=int, default=4096, metavar="BYTES", help="data in a checkpoint (4096)")
+    add("--no-marker", action="store_true", help="never write COMPLETE: whole only once it settled")
+    add("--crash-at", type=int, metavar="STEP", help="exit with --exit-code in this step, unsaved")
+    add("--exit-code", type=int, default=1, metavar="CODE", help="of --crash-at (1); -N: die by signal N")
+    add("--hang-at", type=int, metavar="STEP", help="say and do nothing any more from this step on")
+    add("--nan-at", type=int, metavar="STEP", help="the loss is nan from this step on")
+    add("--ignore-sigterm", action="store_true", help="only SIGKILL stops it")
+    add("--bad-checkpoint", choices=tuple(BAD), metavar="KIND", help="one checkpoint goes wrong, see below")
+    add("--bad-at", type=int, metavar="STEP", help="which one: the first at or after this step (the first)")
+    add("--children", type=int, default=0, metavar="N", help="start N processes that never end by themselves")
+    add("--daemons", action="store_true", help="these leave the session and lose their parent")
+    add(
+        "--print-bytes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="first print N bytes: NUL, escapes, no UTF-8, no newline",
+    )
+    return parser.parse_args()
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def resume(folder: Path) -> int:
+    """The step to go on from; ValueError where the folder is not what `save` wrote."""
+    state = json.loads((folder / "state.json").read_text(encoding="ascii"))
+    size = (folder / "data.bin").stat().st_size
+    if size != state["size"]:
+        raise ValueError(f"data.bin has {size} bytes, not {state['size']}")
+    return int(state["step"])
+
+
+def save(step: int, size: int, *, marker: bool, bad: str | None) -> None:
+    root = os.environ.get("RELAY_CKPT_STAGING_ROOT")
+    if not root:
+        return
+    folder = Path(root) / f"step_{step}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    data = (f"step {step} ".encode() * (size // 6 + 1))[:size]
+    if bad is None or bad in ("torn", "truncated"):
+        (folder / "data.bin").write_bytes(data if bad is None else data[: size // 2])
+    if bad == "torn":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if bad == "symlink":
+        (folder / "data.bin").symlink_to("/etc/passwd")
+    if bad == "fifo":
+        os.mkfifo(folder / "data.bin")
+    if bad != "empty":
+        (folder / "state.json").write_text(json.dumps({"step": step, "size": size}), encoding="ascii")
+    if marker or bad:
+        (folder / "COMPLETE").touch()
+
+
+def start_children(count: int, daemons: bool) -> None:
+    for _ in range(count):
+        if os.fork():
+            continue
+        if daemons:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(3600)
+
+
+def torture(count: int) -> None:
+    """Bytes that hurt whoever decodes, splits or shows them, without a single newline, then one."""
+    pattern = (
+        b"\x00\xff\xfe\xc3\x28\xed\xa0\x80\x1b[2J\x1b]0;title\x07\r\xe2\x80\xae\x08loss nan step -1/0 " + b"x" * 4000
+    )
+    out = sys.stdout.buffer
+    while count > 0:
+        count -= out.write(pattern[:count])
+    out.write(b"\n")
+    out.flush()
+
+
+def main() -> int:
+    chosen = options()
+    asked: list[int] = []
+    ignore = signal.SIG_IGN if chosen.ignore_sigterm else lambda number, _frame: asked.append(number)
+    signal.signal(signal.SIGTERM, ignore)
+    step = 0
+    if resume_from := os.environ.get("RELAY_RESUME_FROM"):
+        try:
+            step = resume(Path(resume_from))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"cannot resume from {resume_from}: {error}", file=sys.stderr)
+            return EXIT_CANNOT_RESUME
+        say(f"resumed at step {step}")
+    start_children(chosen.children, chosen.daemons)
+    torture(chosen.print_bytes)
+    total = "" if chosen.total == "unknown" else f"/{chosen.total or chosen.steps}"
+    bad = chosen.bad_checkpoint
+    while step < chosen.steps:
+        step += 1
+        if step == chosen.crash_at:
+            if chosen.exit_code < 0:
+                os.kill(os.getpid(), -chosen.exit_code)
+            return int(chosen.exit_code)
+        while chosen.hang_at is not None and step >= chosen.hang_at and not asked:
+            time.sleep(0.02)
+        until = time.monotonic() + chosen.step_seconds
+        while not asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.02))
+        loss = float("nan") if chosen.nan_at is not None and step >= chosen.nan_at else 3 / (1 + step / 50)
+        say(f"step {step}{total} loss {loss:.4f} lr 0.0100")
+        due = bool(chosen.save_every) and (step % chosen.save_every == 0 or step == chosen.steps)
+        if due or asked:
+            wrong = bad if bad and step >= (chosen.bad_at or 0) else None
+            save(step, chosen.size, marker=not chosen.no_marker, bad=wrong)
+            bad = None if wrong else bad
+        if asked:
+            return 143
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
