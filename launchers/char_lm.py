@@ -270,11 +270,11 @@ def main() -> int:
 
     def rate(step: int) -> float:
         """Learning rate, falling to a tenth."""
-        first = 0.02 if chosen.mode == "sft" else 0.01
+        first = 0.04 if chosen.mode == "sft" else 0.01
         return first * (1 - 0.9 * min(step, int(chosen.steps)) / int(chosen.steps))
 
     if trainer.step >= chosen.steps:
-        voice.step(trainer, chosen.steps, rate(trainer.step))
+        voice.step(trainer, chosen.steps, rate(trainer.step - 1))
     while trainer.step < chosen.steps:
         begun = time.monotonic()
         used = rate(trainer.step)
