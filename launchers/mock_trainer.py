@@ -142,7 +142,8 @@ def main() -> int:
             return EXIT_CANNOT_RESUME
         say(f"resumed at step {step}")
     start_children(chosen.children, chosen.daemons)
-    torture(chosen.print_bytes)
+    if chosen.print_bytes:
+        torture(chosen.print_bytes)
     total = "" if chosen.total == "unknown" else f"/{chosen.total or chosen.steps}"
     bad = chosen.bad_checkpoint
     while step < chosen.steps:
