@@ -1,0 +1,1 @@
+"""Speed and size beside yardsticks: `python -m tests.bench --help`."""

@@ -1,0 +1,101 @@
+"""Load of renewals: each client has one in flight, and sends the next as soon as it was answered.
+
+    python -m tests.bench.load.renew relay|bare PORT CONNECTIONS
+
+The worker's token comes in RELAY_BENCH_TOKEN: a token is never in argv.
+Asked `{"clients": C, "seconds": S}`, the first C connections do so; the answer is
+`{"renewals": N, "seconds": T, "p99_ms": M}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import time
+
+from relaytui.wire.codec import encode
+from relaytui.wire.messages import Renew
+from tests.bench.load import asked
+from tests.bench.load.agents import TOKEN_VARIABLE, Holder, acquire_all
+from tests.bench.load.websocket import ClosedError, Socket, connect
+from tests.bench.rows import percentile
+
+PATIENCE = 30.0
+HOLE = 8_888_888_888
+_NUMBER = re.compile(rb'"request":(\d+)')
+
+
+class Renewer:
+    """One connection and its lease. Every answer must carry the request's number and be of the type that is due."""
+
+    def __init__(self, holder: Holder, *, echoed: bool) -> None:
+        self._socket = holder.socket
+        self._due = b'"type":"renew"' if echoed else b'"type":"renewed"'
+        message = Renew(request=HOLE, run_id=holder.run_id, epoch=holder.epoch, token=holder.token)
+        self._template = encode(message).replace(str(HOLE).encode(), b"%d")
+        self._request = 100
+        self._until = 0.0
+        self._sent_at = 0.0
+        self._took: list[float] = []
+        self._done: asyncio.Future[None] | None = None
+
+    async def go(self, until: float) -> list[float]:
+        """Seconds that each renewal took, of those sent before `until` (perf_counter)."""
+        self._until, self._took = until, []
+        self._done = asyncio.get_running_loop().create_future()
+        self._socket.on_message = self._answered
+        self._socket.on_close = self._fail
+        self._send()
+        await self._done
+        return self._took
+
+    def _send(self) -> None:
+        self._request += 1
+        self._sent_at = time.perf_counter()
+        self._socket.send(self._template % self._request)
+
+    def _answered(self, payload: bytes) -> None:
+        now = time.perf_counter()
+        number = _NUMBER.search(payload)
+        if self._due not in payload or number is None or int(number[1]) != self._request:
+            self._fail(ClosedError(f"renewal {self._request} was answered with {payload[:200]!r}"))
+            return
+        self._took.append(now - self._sent_at)
+        if now < self._until:
+            self._send()
+        elif self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, why: Exception) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(why)
+
+
+async def renew(renewers: list[Renewer], seconds: float) -> asked.Answer:
+    start = time.perf_counter()
+    async with asyncio.timeout(seconds + PATIENCE):
+        took = await asyncio.gather(*(renewer.go(start + seconds) for renewer in renewers))
+    elapsed = time.perf_counter() - start
+    every = [one for some in took for one in some]
+    return {"renewals": len(every), "seconds": elapsed, "p99_ms": percentile(every, 0.99) * 1e3}
+
+
+def main(target: str, port: int, connections: int) -> None:
+    def bare(socket: Socket, number: int) -> Holder:
+        return Holder(socket, f"renew-{number:04d}", 1, "0" * 64)
+
+    async def open_load() -> asked.Answering:
+        if target == "relay":
+            holders = await acquire_all(port, os.environ[TOKEN_VARIABLE], "renew", connections)
+        else:
+            holders = [bare(await connect(port), number) for number in range(connections)]
+        renewers = [Renewer(holder, echoed=target != "relay") for holder in holders]
+        return lambda question: renew(renewers[: question["clients"]], question["seconds"])
+
+    asked.run(open_load)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
