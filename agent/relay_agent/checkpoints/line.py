@@ -18,7 +18,7 @@ from relay_agent.volume import Claim, RunFolder, claimed_epochs, read_claim
 class Line:
     line: tuple[Sealed, ...]  # newest first
     orphans: tuple[Sealed, ...]  # not on the line; later epochs first, newest first within one
-    bad: tuple[tuple[str, str], ...]  # names without a manifest that reads, and why
+    bad: tuple[tuple[str, Torn], ...]  # names without a manifest that reads, and why
     claims: Mapping[int, Claim | None]  # by epoch; None: its content was lost
 
     @property
@@ -35,17 +35,17 @@ class Line:
         return 1 + max((sealed.manifest.seq for sealed in self.line + self.orphans), default=0)
 
 
-def published(run: RunFolder) -> tuple[list[Sealed], list[tuple[str, str]]]:
+def published(run: RunFolder) -> tuple[list[Sealed], list[tuple[str, Torn]]]:
     """All published checkpoints whose manifest reads, in no order, and the names of the others with the reason."""
     found: list[Sealed] = []
-    bad: list[tuple[str, str]] = []
+    bad: list[tuple[str, Torn]] = []
     for name in sorted(names(run.ckpt)):
         if not NAME.match(name):
             continue
         try:
             found.append(read(run.ckpt / name, run.run_id))
         except Torn as torn:
-            bad.append((name, torn.reason))
+            bad.append((name, torn))
     return found, bad
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from relay_agent.checkpoints.disk import folder, read_file
-from relay_agent.checkpoints.tree import Torn, Tree, hash_files, walk
+from relay_agent.checkpoints.tree import Torn, Tree, hash_files, torn_by, walk
 from relaytui.wire.ids import Count, Epoch, Id, Seq, step_name
 
 __all__ = ["MANIFEST", "VERSION", "FileEntry", "Manifest", "Sealed", "Torn", "read", "sizes_match", "verify"]
@@ -99,7 +99,7 @@ def read(path: Path, run_id: str | None = None) -> Sealed:
         with folder(path) as root:
             return _read(root, path, run_id)
     except OSError as error:
-        raise Torn(f"it is no folder that can be read: {error.strerror or error}") from None
+        raise torn_by(error) from None
 
 
 def sizes_match(sealed: Sealed) -> bool:
@@ -115,7 +115,8 @@ def sizes_match(sealed: Sealed) -> bool:
 def verify(path: Path, run_id: str | None = None) -> Manifest:
     """The manifest of a whole checkpoint, every byte of which was read; Torn with the reason otherwise.
 
-    `run_id`: the run it must belong to, if given. Nothing is unpickled, no link is followed.
+    Unreadable, a kind of Torn, where the volume failed. `run_id`: the run it must belong to, if given. Nothing is
+    unpickled, no link is followed.
     """
     try:
         with folder(path) as root:
@@ -124,7 +125,7 @@ def verify(path: Path, run_id: str | None = None) -> Manifest:
             _compare(manifest, tree)
             hashes = hash_files(root, tree.files)
     except OSError as error:
-        raise Torn(f"it cannot be read: {error}") from None
+        raise torn_by(error) from None
     for file in manifest.files:
         if hashes[file.path] != file.sha256:
             raise Torn(f"{file.path!a} is not what was saved: its hash differs")
@@ -136,8 +137,6 @@ def _read(root: int, path: Path, run_id: str | None) -> Sealed:
         data = read_file(root, MANIFEST, MAX_BYTES)
     except FileNotFoundError:
         raise Torn("it has no manifest") from None
-    except OSError as error:
-        raise Torn(f"its manifest cannot be read: {error.strerror or error}") from None
     manifest = decode(data)
     if manifest.name != path.name:
         raise Torn(f"its manifest belongs to {manifest.name!a}")

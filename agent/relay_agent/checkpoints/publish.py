@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from relay_agent.checkpoints.aside import throw_away
+from relay_agent.checkpoints.aside import set_aside, throw_away
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file, sync_folder, write_new
 from relay_agent.checkpoints.line import Line, survey
 from relay_agent.checkpoints.manifest import (
@@ -33,7 +33,7 @@ from relay_agent.checkpoints.manifest import (
     verify,
 )
 from relay_agent.checkpoints.staging import MARKER, Staged
-from relay_agent.checkpoints.tree import Tree, hash_files, walk
+from relay_agent.checkpoints.tree import Tree, Unsettled, hash_files, walk
 from relay_agent.volume import RunFolder, highest_claim
 
 _OURS = (MARKER, MANIFEST, f".{MANIFEST}.tmp")
@@ -69,8 +69,8 @@ def publish(
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte.
 
-    Torn: what is staged can be no checkpoint, or somebody still writes to it. Fenced: `still_mine` said no. OSError:
-    the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the line as it was.
+    Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. OSError: the volume
+    refused; after a failed flush what is staged must not be trusted again. Each leaves the line as it was.
     """
     with folder(staged.path) as root:
         _refuse_foreign_manifest(root)
@@ -118,13 +118,18 @@ def publish(
             try:
                 disk.rename(staged.path, sealed.path)
                 break
-            except OSError as error:
+            except OSError:
                 # Somebody took the name since we looked: a holder that was cut off may publish beside us.
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                if not os.path.lexists(sealed.path):
                     raise
         sync_folder(disk, run.ckpt)
         sync_folder(disk, staged.path.parent)
-        _read_back(root, sealed, tree)
+        try:
+            _read_back(root, sealed, tree)
+        except OSError:
+            with suppress(OSError):
+                set_aside(run, sealed.path, disk)
+            raise
     _point(disk, run, sealed, epoch, wall())
     return _published(sealed, fresh=True)
 
@@ -172,7 +177,7 @@ def _copy_in_place(disk: Disk, parent: int, name: str) -> None:
 
 def _unchanged(root: int, tree: Tree) -> None:
     if walk(root, ignore=_OURS) != tree:
-        raise Torn("it changed while it was published: somebody still writes to it")
+        raise Unsettled("it changed while it was published: somebody still writes to it")
 
 
 def _same_as_newest(run: RunFolder, line: Line, step: int, files: list[FileEntry]) -> Sealed | None:
@@ -222,9 +227,9 @@ class _Latest(msgspec.Struct):
 def _point(disk: Disk, run: RunFolder, sealed: Sealed, epoch: int, at: float) -> None:
     """`latest` and `latest.json`, for people. Never moved by a holder that a later claim has replaced; never relied on,
     so that a volume without links does not fail a publish."""
-    if highest_claim(run) > epoch:
-        return
     with suppress(OSError):
+        if highest_claim(run) > epoch:
+            return
         temporary = run.ckpt / f".latest.{os.getpid()}.tmp"
         with suppress(FileNotFoundError):
             disk.unlink(temporary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Torn, verify
+from relay_agent.checkpoints.tree import Unreadable
 from relay_agent.volume import RunFolder
 
 
@@ -31,26 +33,33 @@ def _silent(name: str, reason: str) -> None:
 def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: Disk = SYSTEM) -> Resume | None:
     """The newest whole checkpoint of the line, every byte of it read; None where no whole one is left. Blocking.
 
-    For the holder of the lease only, before it claims its epoch with the answer as base: bad ones that stand in the
-    way are moved to `ckpt/.bad`. `on_bad` hears of each (name, reason), also when None is answered.
+    For the holder of the lease only, before it claims its epoch with the answer as base: torn ones that stand in the
+    way are moved to `ckpt/.bad`. `on_bad` hears of each (name, reason), also when None is answered. OSError where none
+    is left but some could not be read: a volume in trouble is no reason to start over.
     """
     order = survey(run)
     bad: list[tuple[str, str]] = []
+    unreadable: list[str] = []
 
-    def pass_over(name: str, reason: str) -> None:
-        with suppress(OSError):  # it cannot be moved: it is still not used
-            set_aside(run, run.ckpt / name, disk)
-        bad.append((name, reason))
-        on_bad(name, reason)
+    def pass_over(name: str, torn: Torn) -> None:
+        if isinstance(torn, Unreadable):
+            unreadable.append(name)
+        else:
+            with suppress(OSError):  # it cannot be moved: it is still not used
+                set_aside(run, run.ckpt / name, disk)
+        bad.append((name, torn.reason))
+        on_bad(name, torn.reason)
 
-    for name, reason in order.bad:
-        pass_over(name, reason)
+    for name, torn in order.bad:
+        pass_over(name, torn)
     for on_line, candidates in ((True, order.line), (False, order.orphans)):
         for sealed in candidates:
             try:
                 manifest = verify(sealed.path, run.run_id)
             except Torn as torn:
-                pass_over(sealed.name, torn.reason)
+                pass_over(sealed.name, torn)
                 continue
             return Resume(sealed.path, manifest.name, manifest.step, manifest.epoch, on_line, tuple(bad))
+    if unreadable:
+        raise OSError(errno.EIO, "no checkpoint of the run can be read", str(run.ckpt / unreadable[0]))
     return None

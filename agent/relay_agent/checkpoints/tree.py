@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -23,6 +24,25 @@ class Torn(Exception):  # noqa: N818 - it is the word for such a checkpoint
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Unsettled(Torn):
+    """It changed while it was read: somebody still writes to it. Look again later."""
+
+
+class Unreadable(Torn):
+    """The volume failed to give its bytes: it may be whole."""
+
+
+_SHAPE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG))
+
+
+def torn_by(error: OSError) -> Torn:
+    """What a failed call says about a checkpoint: not the shape it should have, or only out of reach."""
+    words = error.strerror or str(error)
+    if error.errno is None or error.errno in _SHAPE:
+        return Torn(words)
+    return Unreadable(f"it cannot be read: {words}")
 
 
 @dataclass(frozen=True, order=True)
@@ -88,7 +108,7 @@ def _kind(mode: int) -> str:
 def hash_files(root: int, files: Iterable[Found], sync: Callable[[int], None] | None = None) -> dict[str, str]:
     """SHA-256 (hex) of each file by path, several at once; `sync` gets each descriptor after its last byte.
 
-    Torn where a file has not the size it was found with.
+    Unsettled where a file has not the size it was found with.
     """
 
     def one(found: Found) -> tuple[str, str]:
@@ -102,7 +122,7 @@ def hash_files(root: int, files: Iterable[Found], sync: Callable[[int], None] | 
             if sync is not None:
                 sync(file.fileno())
         if size != found.size:
-            raise Torn(f"{found.path!a} changed while it was read")
+            raise Unsettled(f"{found.path!a} changed while it was read")
         return found.path, digest.hexdigest()
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool:
