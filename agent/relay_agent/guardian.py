@@ -1,0 +1,432 @@
+"""The guardian: a small process between agent and trainer, so that neither can hurt the other by dying or being slow.
+
+Run by path as `python -I -S guardian.py FD LOG GUARD GRACE ORPHAN -- ARGV…` with the trainer's environment as its own.
+Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
+
+- starts the trainer in a session of its own and owns every process that comes of it (subreaper, marker in the
+  environment),
+- reads what the trainer prints, appends it to the log on the volume from a thread of its own, and passes it on to the
+  agent, skipping what a slow agent does not take (the agent then reads it from the log),
+- stops the whole tree on the agent's word, or by itself when the agent is gone, and says when nothing is left of it.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: SIM105 - contextlib is not worth its memory here
+import _queue
+import _thread
+import os
+import select
+import signal
+import struct
+import sys
+import time
+
+MARKER = "RELAY_GUARD"
+"""Environment variable that every process of one trainer carries, whatever it was reparented to."""
+
+# What the guardian says to the agent: a header (kind, offset in the output, length) and `length` bytes.
+HEADER = struct.Struct(">cQI")
+STARTED = b"S"  # payload: pid
+REFUSED = b"F"  # the trainer could not be started; payload: errno and the system's words
+OUTPUT = b"O"  # bytes the trainer printed from `offset` on; empty: it printed up to `offset`, read the log
+LOG_LOST = b"L"  # the log could not be written; payload: why
+EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
+GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
+
+# What the agent says to the guardian, one byte each.
+STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
+KILL = b"K"
+
+CHUNK = 256 * 1024
+LOG_QUEUE = 16  # chunks that may wait for a slow volume before the trainer has to
+LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def prctl(option: int, value: int) -> bool:
+    """Linux's prctl; False where there is none."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """pid → (parent, start time in ticks) of everything alive that /proc shows; zombies are not alive."""
+    found: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its memory here
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
+            found[int(name)] = (int(fields[1]), int(fields[19]))
+    return found
+
+
+def carries(pid: int, marker: bytes) -> bool:
+    """Whether the process was started with `marker` (NAME=value) in its environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            return marker in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def tree(guard: str, root: int = 0) -> set[int]:
+    """Living processes of a trainer: descendants of `root`, and whoever carries the marker. Never the caller itself."""
+    alive = processes()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in alive.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [root] if root else []
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    marker = f"{MARKER}={guard}".encode()
+    me = os.getpid()
+    found.update(pid for pid in alive if pid not in found and pid != me and carries(pid, marker))
+    found.discard(me)
+    return found
+
+
+def signal_all(pids: set[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+class Log:
+    """The run's log, written by a thread so that a volume that hangs does not stop the guardian from obeying.
+
+    A byte of output has the same offset in the file, also after a write that failed: that part stays a hole.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.trouble = ""
+        self._put = 0  # each counter has one writer, so that no lock is needed
+        self._written = 0
+        self._queue: _queue.SimpleQueue[tuple[int, bytes] | None] = _queue.SimpleQueue()
+        self._done = _thread.allocate_lock()
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        except OSError as error:
+            self._fd = -1
+            self.trouble = f"{path}: {error.strerror}"
+
+    def start(self) -> None:
+        self._done.acquire()
+        _thread.start_new_thread(self._write_all, ())
+
+    @property
+    def waiting(self) -> int:
+        """Chunks not on the volume yet."""
+        return self._put - self._written
+
+    def put(self, offset: int, data: bytes) -> None:
+        self._put += 1
+        self._queue.put((offset, data))
+
+    def close(self, timeout: float) -> None:
+        self._queue.put(None)
+        self._done.acquire(timeout=timeout)
+
+    def _write_all(self) -> None:
+        while (item := self._queue.get()) is not None:
+            offset, data = item
+            view = memoryview(data)
+            try:
+                while view and self._fd >= 0:
+                    written = os.pwrite(self._fd, view, offset)
+                    offset, view = offset + written, view[written:]
+            except OSError as error:
+                self.trouble = f"{error.strerror}"
+            self._written += 1
+        try:
+            if self._fd >= 0:
+                os.fsync(self._fd)
+        except OSError as error:
+            self.trouble = f"{error.strerror}"
+        self._done.release()
+
+
+class Guardian:
+    def __init__(self, fd: int, log: str, guard: str, grace: float, orphan: float, argv: list[str]) -> None:
+        self.agent = fd
+        self.log = Log(log)
+        self.guard = guard
+        self.grace = grace
+        self.orphan = orphan
+        self.argv = argv
+        self.pid = 0
+        self.code: int | None = None
+        self.out = -1
+        self.printed = 0
+        self.pending = b""  # what the agent has not taken yet
+        self.skipped = False  # it missed some output and has to be told how far it got
+        self.told_trouble = ""
+        self.kill_at: float | None = None
+        self.stop_at: float | None = None  # the agent is gone: when to stop the trainer
+        self.alone = False
+
+    # -- the trainer ---------------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Fork and exec; False with the reason sent when there is nothing to exec."""
+        read, write = os.pipe()
+        failed, fail = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(127)
+                for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGXFSZ"):  # as Python found them
+                    signal.signal(getattr(signal, name), signal.SIG_DFL)
+                null = os.open("/dev/null", os.O_RDONLY)
+                os.dup2(null, 0)
+                os.dup2(write, 1)
+                os.dup2(write, 2)
+                os.execvpe(self.argv[0], self.argv, os.environ)  # noqa: S606
+            except OSError as error:
+                os.write(fail, f"{error.errno} {error.strerror}".encode())
+            finally:
+                os._exit(127)
+        os.close(write)
+        os.close(fail)
+        self.out = read
+        reason = os.read(failed, 4096)
+        os.close(failed)
+        if reason:
+            os.waitpid(self.pid, 0)
+            self.tell(REFUSED, reason)
+            return False
+        os.set_blocking(self.out, False)
+        self.tell(STARTED, str(self.pid).encode())
+        return True
+
+    def reap(self) -> None:
+        """Collect every dead child; note how the trainer itself ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid and self.code is None:
+                code = os.waitstatus_to_exitcode(status)
+                self.code = code if code >= 0 else 128 - code
+                self.tell(EXITED, str(self.code).encode())
+
+    def stop(self, grace: float) -> None:
+        """SIGTERM now, SIGKILL to the whole tree when `grace` seconds have passed. Asking again only shortens it."""
+        at = time.monotonic() + grace
+        if self.kill_at is None:
+            self._signal_group(signal.SIGTERM)
+            self._signal_group(signal.SIGCONT)
+        self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
+
+    def _signal_group(self, number: int) -> None:
+        if self.code is None:
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def left(self) -> set[int]:
+        """What is alive of the trainer's tree."""
+        if os.path.isdir("/proc/self"):  # noqa: PTH112
+            return tree(self.guard, os.getpid())
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return set()
+        return {-self.pid}  # a whole group, as os.kill takes it
+
+    # -- output --------------------------------------------------------------------------------------------------
+
+    def drain(self) -> bool:
+        """Take one chunk of what the trainer printed; False when there is none for now."""
+        if self.out < 0:
+            return False
+        try:
+            data = os.read(self.out, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            os.close(self.out)
+            self.out = -1
+            return False
+        offset, self.printed = self.printed, self.printed + len(data)
+        self.log.put(offset, data)
+        if self.pending or self.alone:
+            self.skipped = True
+        else:
+            self.tell(OUTPUT, data, offset)
+        return True
+
+    def tell(self, kind: bytes, payload: bytes, offset: int = 0) -> None:
+        if not self.alone:
+            self.pending += HEADER.pack(kind, offset, len(payload)) + payload
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what the agent takes without waiting for it."""
+        try:
+            while self.pending:
+                self.pending = self.pending[os.write(self.agent, self.pending) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.lost_agent()
+            return
+        if self.skipped:
+            self.skipped = False
+            self.tell(OUTPUT, b"", self.printed)
+
+    # -- the agent -----------------------------------------------------------------------------------------------
+
+    def obey(self) -> None:
+        try:
+            words = os.read(self.agent, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            words = b""
+        if not words:
+            self.lost_agent()
+        elif KILL in words:
+            self.stop(0.0)
+        elif STOP in words:
+            self.stop(self.grace)
+
+    def lost_agent(self) -> None:
+        if not self.alone:
+            self.alone = True
+            self.pending = b""
+            self.stop_at = time.monotonic() + self.orphan
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        os.set_inheritable(self.agent, False)  # a trainer that held it would hide our death from the agent
+        wake, waker = os.pipe()
+        for fd in (wake, waker, self.agent):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: None)  # the agent decides
+        if not self.start():
+            self._finish(0)
+            return 127
+        self.log.start()
+        while self.code is None:
+            self._wait(wake)
+        self._finish(self._sweep(wake))
+        return 0
+
+    def _wait(self, wake: int, at_most: float | None = None) -> None:
+        """Serve whatever comes first: output, the agent, a dead child, a deadline."""
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        full = self.log.waiting >= LOG_QUEUE  # the volume hangs: the trainer waits, orders are still obeyed
+        if self.out >= 0 and not full:
+            poll.register(self.out, select.POLLIN)
+        if not self.alone:
+            poll.register(self.agent, select.POLLIN | (select.POLLOUT if self.pending else 0))
+        limits = [at_most, 0.05 if full else None]
+        limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self.stop_at) if at is not None]
+        timeout = min((limit for limit in limits if limit is not None), default=None)
+        for fd, events in poll.poll(None if timeout is None else timeout * 1000 + 1):
+            if fd == wake:
+                try:
+                    os.read(wake, 4096)
+                except BlockingIOError:
+                    pass
+            elif fd == self.out:
+                self.drain()
+            elif fd == self.agent:
+                if events & select.POLLOUT:
+                    self.flush()
+                if events & ~select.POLLOUT:
+                    self.obey()
+        self.reap()
+        now = time.monotonic()
+        if self.stop_at is not None and now >= self.stop_at:
+            self.stop_at = None
+            self.stop(min(self.grace, LEFTOVER_GRACE))
+        if self.kill_at is not None and now >= self.kill_at and self.code is None:
+            signal_all(self.left(), signal.SIGKILL)
+            self.kill_at = now + 0.05
+        if self.log.trouble != self.told_trouble:
+            self.told_trouble = self.log.trouble
+            self.tell(LOG_LOST, self.told_trouble.encode())
+
+    def _sweep(self, wake: int) -> int:
+        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were."""
+        asked: set[int] = set()
+        kill_at = time.monotonic() + min(self.grace, LEFTOVER_GRACE)
+        empty = 0
+        while empty < 2:
+            self.reap()
+            left = self.left()
+            if not left:
+                empty += 1
+                continue
+            empty = 0
+            killing = time.monotonic() >= kill_at or (self.kill_at is not None and time.monotonic() >= self.kill_at)
+            signal_all(left if killing else left - asked, signal.SIGKILL if killing else signal.SIGTERM)
+            asked |= left
+            self._wait(wake, 0.02)
+        return len(asked)
+
+    def _finish(self, leftovers: int) -> None:
+        """Take the last of the output, close the log, say the last word."""
+        hung_at = time.monotonic() + 10.0
+        while self.log.waiting < LOG_QUEUE or time.monotonic() < hung_at:
+            if self.log.waiting >= LOG_QUEUE:
+                time.sleep(0.02)
+            elif not self.drain():
+                break
+        if self.code is not None:
+            self.log.close(10.0)
+        if not self.alone:
+            os.set_blocking(self.agent, True)
+        if self.log.trouble != self.told_trouble:
+            self.tell(LOG_LOST, self.log.trouble.encode())
+        self.skipped = False
+        self.tell(OUTPUT, b"", self.printed)
+        self.tell(GONE, str(leftovers).encode())
+
+
+def main(argv: list[str]) -> int:
+    fd, log, guard, grace, orphan, dashes, *trainer = argv
+    assert dashes == "--"
+    try:
+        with open("/proc/self/comm", "w") as file:  # noqa: PTH123 - `pkill python` in a trainer's script must not hit this
+            file.write("relay-guardian")
+    except OSError:
+        pass
+    return Guardian(int(fd), log, guard, float(grace), float(orphan), trainer).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,192 @@
+"""The guardian and the agent's end of it, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relay_agent import guardian
+from relay_agent.supervise import Supervised, stop_leftovers
+from relaytui.wire.errors import RelayError
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.data = b""
+        self.skipped = 0
+
+    def output(self, data: bytes) -> None:
+        self.data += data
+
+    def skip(self, lines: int) -> None:
+        self.skipped += lines
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.01)
+
+
+async def start(
+    tmp_path: Path, script: str, grace: float = 5.0, shell: str = "bash", **env: str
+) -> tuple[Supervised, Heard]:
+    heard = Heard()
+    trainer = Supervised(tmp_path / "log", heard.output, heard.skip)
+    argv = (shell, "-c", script)
+    await trainer.start(argv, {"PATH": os.environ["PATH"], **env}, f"guard-{os.getpid()}-{tmp_path.name}", grace)
+    return trainer, heard
+
+
+def alive(pid: int) -> bool:
+    return pid in guardian.processes()
+
+
+async def test_output_and_exit_code_arrive_and_the_log_has_every_byte(tmp_path: Path) -> None:
+    trainer, heard = await start(tmp_path, "printf 'one\\ntwo\\n'; echo three >&2; exit 7")
+    assert await trainer.exited == 7
+    await trainer.gone
+    assert heard.data == b"one\ntwo\nthree\n"
+    assert (tmp_path / "log").read_bytes() == heard.data
+
+
+async def test_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path) -> None:
+    trainer, _ = await start(tmp_path, "kill -9 $$")
+    assert await trainer.exited == 137
+    await trainer.gone
+
+
+async def test_a_program_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    trainer = Supervised(tmp_path / "log", lambda data: None, lambda lines: None)
+    with pytest.raises(RelayError, match="No such file") as refused:
+        await trainer.start(("/nowhere/launch.sh",), {"PATH": "/bin"}, "guard-missing", 1.0)
+    assert refused.value.exit_code == 2
+
+
+async def test_stop_reaches_the_trainer_at_once_and_lets_it_save(tmp_path: Path) -> None:
+    script = f"trap 'echo saved > {tmp_path}/saved; exit 143' TERM; echo up; while :; do sleep 0.05; done"
+    trainer, heard = await start(tmp_path, script)
+    while b"up" not in heard.data:
+        await asyncio.sleep(0.01)
+    asked = time.monotonic()
+    trainer.stop()
+    assert await trainer.exited == 143
+    assert time.monotonic() - asked < 3
+    assert (tmp_path / "saved").exists()
+    await trainer.gone
+
+
+async def test_who_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    trainer, heard = await start(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.05; done", grace=0.3)
+    while b"up" not in heard.data:
+        await asyncio.sleep(0.01)
+    trainer.stop()
+    assert await asyncio.wait_for(trainer.exited, 10) == 137
+    await asyncio.wait_for(trainer.gone, 10)
+
+
+async def test_the_whole_tree_goes_daemons_and_all(tmp_path: Path) -> None:
+    """Children in sessions of their own, reparented, holding the pipe open: none of them outlives the trainer."""
+    script = f"""
+    setsid sleep 300 & echo $! >> {tmp_path}/pids
+    (setsid bash -c 'trap "" TERM; echo $$ >> {tmp_path}/pids; while :; do sleep 1; done' &)
+    while [ $(wc -l < {tmp_path}/pids) -lt 2 ]; do sleep 0.01; done
+    exit 0
+    """
+    trainer, _ = await start(tmp_path, script, grace=0.3)
+    assert await asyncio.wait_for(trainer.exited, 10) == 0
+    assert await asyncio.wait_for(trainer.gone, 10) >= 2
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_flood_is_complete_in_the_log_and_counted_where_it_was_not_read(tmp_path: Path) -> None:
+    lines = 300_000
+    trainer, heard = await start(tmp_path, f"seq -f 'line %.0f of the flood and some more' 1 {lines}")
+    assert await asyncio.wait_for(trainer.exited, 30) == 0
+    await asyncio.wait_for(trainer.gone, 30)
+    assert heard.data.endswith(f"line {lines} of the flood and some more\n".encode())
+    assert heard.data.count(b"\n") + heard.skipped == lines
+    assert (tmp_path / "log").read_bytes().count(b"\n") == lines
+
+
+async def test_a_stuck_agent_does_not_hold_up_the_trainer(tmp_path: Path) -> None:
+    """While nobody reads the socket the trainer prints megabytes and goes on; afterwards the agent has them all."""
+    trainer, heard = await start(
+        tmp_path, f"head -c 3000000 /dev/zero | tr '\\0' x; echo; touch {tmp_path}/printed; sleep 300"
+    )
+    eventually((tmp_path / "printed").exists)  # blocks the loop, as a stuck agent would
+    while len(heard.data) < 3_000_001:
+        await asyncio.sleep(0.01)
+    assert heard.data == b"x" * 3_000_000 + b"\n"
+    trainer.kill()
+    await trainer.gone
+
+
+def test_when_the_agent_dies_the_trainer_goes_too(tmp_path: Path) -> None:
+    agent = f"""
+import asyncio, os, sys
+from pathlib import Path
+from relay_agent.supervise import Supervised
+async def main():
+    trainer = Supervised(Path({str(tmp_path)!r}) / "log", lambda data: None, lambda lines: None)
+    argv = ("bash", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    pid = await trainer.start(argv, dict(os.environ), "guard-orphan", 0.2)
+    print(pid, flush=True)
+    await asyncio.sleep(300)
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", agent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    eventually(lambda: not alive(pid), 5)
+    eventually(lambda: not guardian.tree("guard-orphan"), 5)
+    process.stdout.close()
+
+
+async def test_when_the_guardian_dies_nothing_of_the_trainer_is_left(tmp_path: Path) -> None:
+    trainer, heard = await start(
+        tmp_path, f"setsid sleep 300 & echo $! > {tmp_path}/pid; echo up; while :; do sleep 0.1; done"
+    )
+    while b"up" not in heard.data:
+        await asyncio.sleep(0.01)
+    assert trainer._guardian is not None
+    trainer._guardian.send_signal(signal.SIGKILL)
+    assert await asyncio.wait_for(trainer.exited, 10) == 137
+    await asyncio.wait_for(trainer.gone, 10)
+    assert not alive(int((tmp_path / "pid").read_text()))
+    assert stop_leftovers(trainer.guard) == 0
+
+
+async def test_the_guardian_is_small_and_has_its_own_name(tmp_path: Path) -> None:
+    trainer, heard = await start(tmp_path, "echo up; sleep 300")
+    while b"up" not in heard.data:
+        await asyncio.sleep(0.01)
+    assert trainer._guardian is not None
+    status = Path(f"/proc/{trainer._guardian.pid}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Name"] == "relay-guardian"
+    assert int(fields["VmRSS"].split()[0]) < 12 * 1024
+    trainer.kill()
+    await trainer.gone
+
+
+async def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    trainer, heard = await start(tmp_path, "echo still here; exit 0")
+    assert await asyncio.wait_for(trainer.exited, 10) == 0
+    await asyncio.wait_for(trainer.gone, 10)
+    assert heard.data == b"still here\n"
