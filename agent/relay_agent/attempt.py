@@ -1,0 +1,345 @@
+"""One attempt at a run, from the claim to the report that ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from relay_agent.acquire import Grant
+from relay_agent.checkpoints.publish import Published
+from relay_agent.checkpoints.resume import Resume, choose
+from relay_agent.config import Settings
+from relay_agent.follow import Follower
+from relay_agent.journal import Journal
+from relay_agent.lease import Lease
+from relay_agent.leftovers import forget, write_note
+from relay_agent.link import Link, LinkLost
+from relay_agent.process import say
+from relay_agent.progress import Progress
+from relay_agent.publisher import Publisher
+from relay_agent.spool import Spool
+from relay_agent.stop import Stop, Why
+from relay_agent.supervise import Supervised
+from relay_agent.trainer import Launch, trainer_environment
+from relay_agent.verdict import Verdict, judge, never_started
+from relay_agent.volume import Claim, RunFolder, claim
+from relaytui.wire import reports
+from relaytui.wire.clock import Clock
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import Order, Refused, Renew, Renewed
+from relaytui.wire.status import OrderKind, Outcome
+from relaytui.wire.text import clean
+
+LAST_WORD = 30.0
+"""Seconds to wait until the commander has acknowledged how it ended."""
+RENEW_TIMEOUT = 10.0
+
+
+class Attempt:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        launch: Launch,
+        grant: Grant,
+        incarnation: str,
+        link: Link,
+        stop: Stop,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._launch = launch
+        self._config = grant.answer.config
+        self._newest = grant.answer.newest
+        self._incarnation = incarnation
+        self._link = link
+        self._stop = stop
+        self._clock = clock
+        self._rng = rng
+        self._cut_off = False
+        self._unknown = False
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.lease: Lease = grant.lease
+        self.epoch = self.lease.epoch
+        self.spool = Spool(self.lease.run_id, self.epoch, self.lease.token)
+        self.journal = Journal(folder, settings.worker_id, clock)
+        self.journal.epoch = self.epoch
+        self._guard = f"{settings.run_id}.{self.epoch}.{secrets.token_hex(8)}"
+
+    # -- the story -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """The exit code of the agent: the trainer's own, or one of ours where the lease was lost."""
+        self.journal.open()
+        self._link.spool = self.spool
+        renewing = asyncio.create_task(self._renew(), name="renew")
+        try:
+            self._granted()
+            try:
+                verdict = await self._train()
+            except RelayError as error:
+                self.event("attempt.refused", str(error))
+                await self._end(never_started(error, self._stop))
+                raise
+            await self._end(verdict)
+            return verdict.exit_code
+        finally:
+            renewing.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
+            await self.journal.close()
+
+    async def _train(self) -> Verdict:
+        resume = await asyncio.to_thread(choose, self._folder, self._passed_over)
+        self._resumes(resume)
+        claimed = Claim(
+            self.epoch,
+            self._settings.worker_id,
+            self._incarnation,
+            resume.name if resume else None,
+            self._launch.digest,
+            self._clock.wall(),
+        )
+        await asyncio.to_thread(claim, self._folder, claimed)
+        if self._stop.asked.is_set():
+            return Verdict.before_start(self._stop, resume.step if resume else 0)
+
+        progress = Progress(resume.step if resume else 0, self._settings.target_steps)
+        follower = Follower(progress, self._clock, self.spool.telemetry.append, self._link.wake)
+        publisher = self._publisher(resume)
+        follower.on_first_step = lambda step: self._first_step(step, resume, publisher)
+        trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
+        await self._start(trainer, resume)
+        self._stop.listen(lambda at_once: trainer.kill() if at_once else trainer.stop())
+        publishing = self._background(publisher.run(), "publish")
+        self._background(_ticking(follower), "tick")
+
+        code = await trainer.exited
+        leftovers = await trainer.gone
+        follower.finish()
+        await asyncio.to_thread(forget, self._settings.agent_state, self._settings.run_id, self._guard)
+        self.event(
+            "trainer.exited", f"the trainer exited with {code}", {"code": str(code), "leftovers": str(leftovers)}
+        )
+        publisher.close()
+        await asyncio.wait({publishing})  # a publish that has begun is not cut off
+        if not self._stop.lost:
+            await publisher.finish(code)
+        reached = max(progress.step, publisher.newest_step or 0)
+        return judge(code, self._stop, reached, progress.total, follower.last_line)
+
+    def _granted(self) -> None:
+        say(f"run {self.lease.run_id}: lease granted, epoch {self.epoch}, {self.lease.seconds:g} s")
+        self.event("lease.acquired", f"epoch {self.epoch}", send=False)
+        self.journal.state("RUNNING")
+        repo = self._settings.hf_repo or self._config.hf_repo
+        if repo:
+            dry = str(self._settings.hf_dry_run).lower()
+            data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._config.hf_sync_interval_sec)}
+            self.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
+
+    def _resumes(self, resume: Resume | None) -> None:
+        """Say what is resumed from. RelayError where the newest checkpoint there is cannot be reached from here."""
+        newest = self._newest
+        if newest is not None and not self._has(newest.name):
+            self.event("checkpoint.missing", f"{newest.name} is not on this volume", {"name": newest.name})
+            if self._settings.on_missing_checkpoint == "ask":
+                raise RelayError(
+                    "checkpoint_missing",
+                    f"the newest checkpoint of run {self.lease.run_id}, {newest.name}, is not on this volume"
+                    f" ({'the newest here is ' + resume.name if resume else 'none is here'})",
+                    "mount the volume that has it, or set ON_MISSING_CHECKPOINT to older or restart",
+                    exit_code=Exit.USAGE,
+                )
+        if resume is None:
+            self.event("resume.cold", "no checkpoint to resume from: starting from the beginning")
+            say("no checkpoint to resume from: starting from the beginning")
+        else:
+            self.journal.latest_ckpt = resume.name
+            beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
+            self.event("resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name})
+            say(f"resuming from {resume.name} at step {resume.step}")
+
+    def _has(self, name: str) -> bool:
+        return (self._folder.ckpt / name / "manifest.json").is_file()
+
+    async def _start(self, trainer: Supervised, resume: Resume | None) -> None:
+        with contextlib.suppress(OSError):  # only helps who comes after a kill
+            await asyncio.to_thread(
+                write_note, self._settings.agent_state, self._settings.run_id, self.epoch, self._guard, self._clock
+            )
+        path = resume.path if resume else None
+        env = trainer_environment(os.environ, self._settings, self._config, self._folder, self.epoch, path)
+        pid = await trainer.start(self._launch.argv, env, self._guard, self._settings.stop_grace)
+        step, name = (resume.step, resume.name) if resume else (0, None)
+        self.report(reports.Started(self._clock.wall(), step, name, pid))
+        self.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
+        say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")
+
+    async def _end(self, verdict: Verdict) -> None:
+        """The last report, and the wait until it is acknowledged: it frees the run."""
+        step = verdict.step
+        self.report(
+            reports.Ended(self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000))
+        )
+        status = {Outcome.COMPLETED: "COMPLETED", Outcome.FAILED: "FAILED"}.get(verdict.outcome, "PREEMPTED")
+        self.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
+        self.journal.state(status, verdict.exit_code)
+        say(f"run {self.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
+        if not await self._link.drained(LAST_WORD):
+            say("the commander has not acknowledged everything; the volume has it all")
+
+    # -- what goes on beside -------------------------------------------------------------------------------------
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_complain)
+        self._tasks.append(task)
+        return task
+
+    async def _renew(self) -> None:
+        """Renew for as long as the lease is ours; at once when the link comes back."""
+        while not self.lease.lost:
+            sent = self._clock.boot()
+            try:
+                answer = await self._link.ask(self._renewal, min(RENEW_TIMEOUT, max(2.0, self.lease.every)))
+            except LinkLost:
+                self._note_cut_off()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.lease.every):
+                        await self._link.up()
+                await asyncio.sleep(0.2)
+                continue
+            if isinstance(answer, Renewed):
+                self.lease = self.lease.renewed(sent, answer.lease_seconds)
+                self._cut_off = self._unknown = False
+            elif isinstance(answer, Refused):
+                self.refused(answer)
+            await asyncio.sleep(self.lease.every * self._rng.uniform(0.9, 1.0))
+
+    def _renewal(self, number: int) -> Renew:
+        return Renew(number, self.lease.run_id, self.epoch, self.lease.token)
+
+    def _note_cut_off(self) -> None:
+        if not self._cut_off and self._clock.boot() > self.lease.safe_until:
+            self._cut_off = True
+            self.event(
+                "lease.cut_off", f"no renewal for {self.lease.seconds:g} s; on_lease_loss is continue: training goes on"
+            )
+            say("cut off from the commander for longer than the lease; training goes on, nothing is pruned")
+
+    def refused(self, refused: Refused) -> None:
+        """A renewal or reports were refused. Only a word that the lease is over ends anything."""
+        if refused.run_id != self.lease.run_id or refused.epoch != self.epoch:
+            return
+        message = clean(refused.message, 300)
+        if refused.code in ("superseded", "released", "not_holder"):
+            self.lose(refused.code, message)
+        elif not self._unknown:
+            self._unknown = True
+            self.event("lease.unknown", f"the commander does not know this lease: {message}; training goes on")
+            say(f"the commander does not know this lease ({message}); training goes on")
+
+    def lose(self, code: str, message: str) -> None:
+        if not self.lease.lost:
+            self.lease = self.lease.over(code)
+            self.event("lease.lost", f"{code}: {message}", {"code": code}, send=False)
+            say(f"the lease is lost ({code}: {message}): stopping the trainer")
+            self._stop.ask(Why.LOST, message or code)
+
+    def order(self, order: Order) -> None:
+        """An operator's word, through the commander. Carried out once, acknowledged every time."""
+        if order.run_id != self.lease.run_id or order.epoch != self.epoch:
+            return
+        self._link.acknowledge(order)
+        who = clean(f"by {order.by or 'the commander'}" + (f": {order.why}" if order.why else ""), 300)
+        if order.kind is OrderKind.STOP:
+            self.lose("superseded", who)
+        elif self._stop.why is not Why.DRAIN:
+            self.event("order.drain", who, send=False)
+            say(f"asked to drain {who}: stopping the trainer, publishing what it saves")
+            self._stop.ask(Why.DRAIN, f"drained {who}")
+
+    def signalled(self, name: str) -> None:
+        self.event("signal.received", name)
+        self.journal.state("PREEMPTED")
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    def report(self, report: reports.StateReport) -> None:
+        self.spool.state.append(report)
+        self._link.wake()
+
+    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None, *, send: bool = True) -> None:
+        """Into events.jsonl; and to the commander, unless it hears of it in another way."""
+        data = {key: clean(value, 300) for key, value in (data or {}).items()}
+        message = clean(message, 500)
+        self.journal.event(kind, message, data)
+        if send:
+            self.report(reports.Event(self._clock.wall(), kind, message, data))
+
+    def published(self, done: Published) -> None:
+        self.journal.latest_ckpt = done.name
+        self.report(
+            reports.Published(self._clock.wall(), done.name, done.step, done.bytes, done.files, done.manifest_sha256)
+        )
+        self.event("checkpoint.published", f"{done.name}, {done.bytes} bytes", {"name": done.name}, send=False)
+        self.journal.state()
+
+    def pruned(self, name: str) -> None:
+        self.report(reports.Pruned(self._clock.wall(), name))
+        self.event("checkpoint.pruned", name, {"name": name}, send=False)
+
+    def _passed_over(self, name: str, reason: str) -> None:
+        """Called in a thread."""
+        self._loop.call_soon_threadsafe(
+            lambda: self.event("checkpoint.bad", f"{name} is not used: {reason}", {"name": clean(name, 128)})
+        )
+
+    def _first_step(self, step: int, resume: Resume | None, publisher: Publisher) -> None:
+        if resume is not None and step < resume.step:
+            publisher.may_prune = False
+            self.event(
+                "resume.ignored",
+                f"the trainer began at step {step}, below the checkpoint's {resume.step}: nothing is pruned any more",
+                {"step": str(step), "checkpoint": resume.name},
+            )
+            say(f"the resume did not take: the trainer began at step {step}, not after {resume.step}")
+
+    def _publisher(self, resume: Resume | None) -> Publisher:
+        publisher = Publisher(
+            self._folder,
+            self.epoch,
+            self._settings.mode,
+            self._launch.name,
+            self._settings.settle_seconds,
+            self._config.ckpt_keep_last_n,
+            self._clock,
+            self,
+            held=lambda: not self.lease.lost,
+            safe=lambda: self.lease.safe(self._clock.boot()),
+            on_fenced=lambda: self.lose("superseded", "a later epoch has claimed the run on the volume"),
+        )
+        if resume is not None:
+            publisher.protect.add(resume.name)
+        return publisher
+
+
+async def _ticking(follower: Follower) -> None:
+    while True:
+        await asyncio.sleep(0.25)
+        follower.tick()
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        say(f"internal error in {task.get_name()}: {type(error).__name__}: {error}")

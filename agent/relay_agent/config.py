@@ -1,0 +1,307 @@
+"""What an agent is told: run.yaml, and the environment above it. Read once, checked whole, frozen."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.ids import is_id
+
+CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
+DEFAULT_CONFIG = Path("configs/run.yaml")
+MAX_FILE = 1 << 20
+
+
+class Settings(Struct, frozen=True):
+    """Everything an agent needs to know before it asks for a lease. Times in seconds."""
+
+    commander_url: str
+    shared_secret: str
+    run_id: str
+    worker_id: str
+    mode: Literal["sft", "rl"]
+    l1_root: Path
+    agent_state: Path
+    hf_repo: str
+    hf_dry_run: bool
+    hf_token: str
+    slime_sft_cmd: str
+    slime_rl_cmd: str
+    settle_seconds: float
+    stop_grace: float
+    target_steps: int | None
+    on_lease_loss: Literal["continue", "stop"]
+    on_missing_checkpoint: Literal["ask", "older", "restart"]
+    source: str
+    """Where it came from, for people."""
+
+    def __repr__(self) -> str:
+        return f"Settings(run_id={self.run_id!r}, worker_id={self.worker_id!r}, mode={self.mode!r})"  # no secrets
+
+
+class _Bad(Exception):  # noqa: N818 - becomes a RelayError that says where
+    """What a value should be."""
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _Bad("should be text; put it in quotes")
+    if any(ord(char) < 32 and char not in "\t\n" for char in value) or "\x7f" in value:
+        raise _Bad("holds a control character")
+    return value
+
+
+def _word(value: object) -> str:
+    return _text(value).strip()
+
+
+def _id(value: object) -> str:
+    text = _word(value)
+    if not is_id(text):
+        raise _Bad("should be 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first")
+    return text
+
+
+def _secret(value: object) -> str:
+    if not isinstance(value, str):
+        raise _Bad("should be text; put it in quotes")
+    text = value.strip()  # a newline at the end of a file or of `$(cat …)` is nobody's intention
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise _Bad("should be printable ASCII without spaces or line breaks inside")
+    return text
+
+
+def _url(value: object) -> str:
+    text = _word(value)
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _Bad("is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _Bad("should be http(s)://host[:port]")
+    if parts.username is not None or parts.password is not None:
+        raise _Bad("should hold no user and password; the secret goes into RELAY_SHARED_SECRET")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or port == 0 or re.search(r"\s", text):
+        raise _Bad("should be http(s)://host[:port] and nothing after it")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in ("true", "yes", "on", "1"):
+        return True
+    if word in ("false", "no", "off", "0"):
+        return False
+    raise _Bad("should be true or false")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _Bad("should be a number")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise _Bad("should be a plain number of seconds, such as 600") from None
+    return number
+
+
+def _seconds(least: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        number = _number(value)
+        if not least <= number <= 86_400:
+            raise _Bad(f"should be between {least:g} and 86400 seconds")
+        return number
+
+    return parse
+
+
+def _count(value: object) -> int:
+    number = _number(value)
+    if number != int(number) or not 1 <= number <= 2**53:
+        raise _Bad("should be a whole number above 0")
+    return int(number)
+
+
+def _path(value: object) -> Path:
+    text = _word(value)
+    if "\n" in text or not text:
+        raise _Bad("should be a path")
+    return Path(text).expanduser()
+
+
+def _choice(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        text = _word(value)
+        if text not in words:
+            raise _Bad(f"should be {' or '.join(words)}")
+        return text
+
+    return parse
+
+
+class Key(NamedTuple):
+    """One thing that can be set: by `name` in the environment, by `name` or its lower case in run.yaml."""
+
+    name: str
+    parse: Callable[[Any], Any]
+    default: Any
+    help: str
+
+    @property
+    def field(self) -> str:
+        return self.name.removeprefix("RELAY_").lower()
+
+
+KEYS = (
+    Key("COMMANDER_URL", _url, None, "where the commander listens, http(s)://host[:port]; needed"),
+    Key("RELAY_SHARED_SECRET", _secret, "", "what lets this worker in; `relay-tui token worker` prints it"),
+    Key("RUN_ID", _id, "relay-run", "the run to train"),
+    Key("WORKER_ID", _id, None, "a label for this pod; HOSTNAME, else relay-worker"),
+    Key("MODE", _choice("sft", "rl"), "sft", "sft or rl: which launcher starts"),
+    Key("RELAY_L1_ROOT", _path, Path("/mnt/relay"), "where the volume is mounted"),
+    Key("SLIME_SFT_CMD", _text, "", "shell command instead of launchers/launch_sft.sh"),
+    Key("SLIME_RL_CMD", _text, "", "shell command instead of launchers/launch_rl.sh"),
+    Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
+    Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
+    Key("RELAY_STOP_GRACE", _seconds(0.1), 30.0, "seconds between SIGTERM and SIGKILL for the trainer"),
+    Key("RELAY_AGENT_STATE", _path, None, "folder on the pod's own disk for what the agent remembers"),
+    Key(
+        "ON_LEASE_LOSS", _choice("continue", "stop"), "continue", "when cut off longer than the lease: continue or stop"
+    ),
+    Key(
+        "ON_MISSING_CHECKPOINT",
+        _choice("ask", "older", "restart"),
+        "ask",
+        "newest checkpoint not here: ask, older, restart",
+    ),
+    Key("HF_REPO", _word, "", "Hugging Face repository to sync to; empty: the commander's"),
+    Key("HF_DRY_RUN", _flag, True, "true: only say what would be synced"),
+    Key("HF_TOKEN", _secret, "", "handed to the trainer"),
+)
+_BY_NAME = {spelling: key for key in KEYS for spelling in (key.name, key.name.lower())}
+
+
+def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -> Settings:
+    """run.yaml and the environment above it; RelayError (exit 2) names file, key and what it should be."""
+    environ = os.environ if environ is None else environ
+    path, named = config, config is not None
+    if path is None:
+        named = bool(environ.get(CONFIG_VARIABLE))
+        path = Path(environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+    values = _read_file(path, named)
+    source = f"{path} and the environment" if values else "the environment"
+    settings: dict[str, Any] = {}
+    for key in KEYS:
+        text = environ.get(key.name, "")
+        if text.strip():
+            settings[key.field] = _parse(key, text, f"the environment: {key.name}")
+        elif key.name in values:
+            where, value = values[key.name]
+            settings[key.field] = _parse(key, value, f"{path}: {where}")
+        else:
+            settings[key.field] = key.default
+    if settings["commander_url"] is None:
+        raise RelayError(
+            "no_commander",
+            "COMMANDER_URL is not set",
+            f"set it in the environment or in {path}, such as COMMANDER_URL=http://host:8080",
+            exit_code=Exit.USAGE,
+        )
+    if settings["worker_id"] is None:
+        settings["worker_id"] = _host_label(environ.get("HOSTNAME", ""))
+    if settings["agent_state"] is None:
+        from platformdirs import user_state_path  # imports much for a default that pods seldom need
+
+        settings["agent_state"] = user_state_path("relay-agent")
+    return Settings(source=source, **settings)
+
+
+def _parse(key: Key, value: object, where: str) -> Any:
+    try:
+        return key.parse(value)
+    except _Bad as bad:
+        secret = key.parse is _secret or key.name.endswith("_CMD")
+        shown = "" if secret or isinstance(value, dict | list) else f" (it is {str(value)[:80]!a})"
+        raise RelayError("bad_config", f"{where} {bad}{shown}", f"it means: {key.help}", exit_code=Exit.USAGE) from None
+
+
+def _host_label(hostname: str) -> str:
+    label = re.sub(r"[^A-Za-z0-9._-]", "-", hostname.strip())[:128].lstrip("._-")
+    return label or "relay-worker"
+
+
+def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
+    """Canonical name → (name as written, value). A file that nobody named may be missing."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise _unusable(path, "is over 1 MiB, so it is no run.yaml")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if named:
+            raise _unusable(path, "does not exist") from None
+        return {}
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    found: dict[str, tuple[str, object]] = {}
+    for name, value in _pairs(path, data):
+        key = _BY_NAME.get(name) if isinstance(name, str) else None
+        if key is None:
+            near = difflib.get_close_matches(str(name), list(_BY_NAME), n=1, cutoff=0.5)
+            if not near:
+                near = difflib.get_close_matches(str(name).upper(), list(_BY_NAME), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(key.name for key in KEYS)}"
+            raise RelayError("unknown_key", f"{path}: there is no key {str(name)[:80]!a}", hint, exit_code=Exit.USAGE)
+        if key.name in found:
+            raise RelayError(
+                "duplicate_key",
+                f"{path}: {key.name} is set twice ({found[key.name][0]}, {name})",
+                "keep one of them",
+                exit_code=Exit.USAGE,
+            )
+        if value is not None:
+            found[key.name] = (str(name), value)
+    return found
+
+
+def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
+    import yaml  # only where there is a file
+
+    try:
+        loader = yaml.SafeLoader(data)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return []
+            if not isinstance(node, yaml.MappingNode):
+                raise _unusable(path, "should be a list of `KEY: value` lines")
+            return [
+                (loader.construct_object(key, deep=True), loader.construct_object(value, deep=True))
+                for key, value in node.value
+            ]
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise _unusable(path, f"is not YAML{line}: {str(error.problem or 'it does not parse')[:200]}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _unusable(path, f"is not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _unusable(path: Path, what: str) -> RelayError:
+    return RelayError(
+        "bad_config_file",
+        f"{path} {what}",
+        f"{CONFIG_VARIABLE} names the file; see run.example.yaml",
+        exit_code=Exit.USAGE,
+    )

@@ -1,0 +1,176 @@
+"""How an agent comes into contact with a commander: it proves who it is first, and only then is a token sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from relaytui.wire.codec import decode
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import MAX_FRAME
+from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
+from relaytui.wire.text import clean
+
+if TYPE_CHECKING:
+    import aiohttp
+
+TIMEOUT = 10.0
+MAX_ANSWER = 64 << 10
+
+
+class Proof(Struct, frozen=True):
+    operator: str = ""
+    worker: str = ""
+
+
+class Health(Struct, frozen=True):
+    ok: bool
+    name: str = ""
+    version: str = ""
+    proof: Proof | None = None
+
+
+class Whoami(Struct, frozen=True):
+    role: str
+    commander: str
+    now: float
+    version: str = ""
+    lease_seconds: float = 0.0
+
+
+class Contact:
+    """A commander at `url`, and the worker's token for it."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self._token = token
+        parts = urlsplit(url)
+        default = 443 if parts.scheme == "https" else 80
+        self.host = parts.netloc.lower().removesuffix(f":{default}")
+        """As the Host header has it."""
+        self._key: bytes | None = None
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+        async with aiohttp.ClientSession(timeout=timeout, headers={"Host": self.host}) as session:
+            yield session
+
+    async def health(self, session: aiohttp.ClientSession) -> Health:
+        """Ask for proof and check it. RelayError: nobody there (exit 69), or not our commander (exit 77)."""
+        nonce = secrets.token_hex(32)
+        if self._key is None:
+            self._key = await asyncio.to_thread(proof_key, self._token)
+        status, body = await self._get(session, "/api/health", {CHALLENGE_HEADER: nonce})
+        if status >= 500:
+            raise RelayError("unavailable", f"{self.url} answers {status}", "", exit_code=Exit.UNAVAILABLE)
+        if status != 200:
+            raise self._stranger(f"answers {status} to a health check{_words(body)}")
+        try:
+            health = decode(body, Health)
+        except RelayError:
+            raise self._stranger("answers a health check with something else") from None
+        if health.name != "relay" or health.proof is None:
+            raise self._stranger("did not prove that it is a commander")
+        if not proven(self._key, nonce, self.host, health.proof.worker):
+            raise RelayError(
+                "not_proven",
+                f"the commander at {self.url} does not know our RELAY_SHARED_SECRET",
+                "give this pod the secret the commander was started with, or what `relay-tui token worker` prints",
+                exit_code=Exit.AUTH,
+            )
+        return health
+
+    async def whoami(self, session: aiohttp.ClientSession) -> Whoami:
+        """Call only after `health`: this sends the token."""
+        status, body = await self._get(session, "/api/whoami", self._authorization())
+        if status in (401, 403):
+            raise self._refused(status, body)
+        if status != 200:
+            raise RelayError("unavailable", f"{self.url} answers {status}{_words(body)}", exit_code=Exit.UNAVAILABLE)
+        return decode(body, Whoami)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, heartbeat: float) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A websocket to `/ws/agent` of a commander that proved itself; RelayError where there is none."""
+        import aiohttp
+
+        async with self.session() as session:
+            await self.health(session)
+            scheme = "wss" if self.url.startswith("https") else "ws"
+            try:
+                socket = await session.ws_connect(
+                    f"{scheme}://{self.url.partition('://')[2]}/ws/agent",
+                    headers=self._authorization(),
+                    heartbeat=heartbeat,
+                    max_msg_size=MAX_FRAME,
+                    compress=0,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
+                )
+            except aiohttp.WSServerHandshakeError as error:
+                if error.status in (401, 403):
+                    raise self._refused(error.status, b"") from None
+                raise RelayError(
+                    "unavailable", f"{self.url}/ws/agent answers {error.status}", exit_code=Exit.UNAVAILABLE
+                ) from None
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise self._nobody(error) from None
+            try:
+                yield socket
+            except (aiohttp.ClientError, ConnectionError) as error:
+                raise self._nobody(error) from None
+            finally:
+                await socket.close()
+
+    async def _get(self, session: aiohttp.ClientSession, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+        import aiohttp
+
+        try:
+            async with session.get(self.url + path, headers=headers, allow_redirects=False) as answer:
+                return answer.status, await answer.content.read(MAX_ANSWER)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise self._nobody(error) from None
+
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"}
+
+    def _nobody(self, error: BaseException) -> RelayError:
+        why = (
+            "it does not answer" if isinstance(error, TimeoutError) else clean(str(error), 200) or type(error).__name__
+        )
+        return RelayError(
+            "unavailable", why, "start it with `relay-tui serve`, or correct COMMANDER_URL", exit_code=Exit.UNAVAILABLE
+        )
+
+    def _stranger(self, what: str) -> RelayError:
+        return RelayError(
+            "not_proven",
+            f"what listens at {self.url} {what}; no secret was sent to it",
+            "correct COMMANDER_URL; a commander behind a proxy needs that name in its RELAY_PUBLIC_HOSTS",
+            exit_code=Exit.AUTH,
+        )
+
+    def _refused(self, status: int, body: bytes) -> RelayError:
+        return RelayError(
+            "refused",
+            f"the commander at {self.url} refuses this worker ({status}){_words(body)}",
+            "give this pod the secret the commander was started with, or what `relay-tui token worker` prints",
+            exit_code=Exit.AUTH,
+        )
+
+
+def _words(body: bytes) -> str:
+    """The message of an error answer, if it is one of ours."""
+    try:
+        answer: dict[str, Any] = decode(body, dict[str, Any])
+        return f": {clean(str(answer['error']['message']), 200)}"
+    except (RelayError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,207 @@
+"""`relay-agent doctor`: is everything there that a training needs? Looks, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import click
+
+from relay_agent.config import Settings, load
+from relay_agent.trainer import find_launch
+from relay_agent.volume import probe
+from relaytui.wire.codec import encode
+from relaytui.wire.errors import Exit, RelayError
+
+MAX_SKEW = 5.0
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Check:
+    what: str
+    level: Level
+    why: str
+    todo: str = ""
+    exit_code: int = 0
+
+    def line(self) -> str:
+        return f"{self.level:<4}  " + " — ".join(part for part in (self.what, self.why, self.todo) if part)
+
+
+def _ok(what: str, why: str) -> Check:
+    return Check(what, Level.OK, why)
+
+
+def _warn(what: str, why: str, todo: str) -> Check:
+    return Check(what, Level.WARN, why, todo)
+
+
+def _fail(what: str, error: RelayError) -> Check:
+    return Check(what, Level.FAIL, error.message, error.hint, error.exit_code or Exit.FAILED)
+
+
+async def examine(config: Path | None = None) -> list[Check]:
+    try:
+        settings = load(config=config)
+    except RelayError as error:
+        return [_fail("configuration", error)]
+    checks = [_ok("configuration", f"run {settings.run_id} ({settings.mode}), from {settings.source}")]
+    checks.append(_launcher(settings))
+    checks.extend(_volume(settings))
+    checks.append(_state(settings))
+    checks.extend([check async for check in _commander(settings)])
+    return checks
+
+
+def print_checks(checks: list[Check], as_json: bool) -> int:
+    """The exit code: that of the first check that failed."""
+    failed = next((check.exit_code for check in checks if check.level is Level.FAIL), 0)
+    if as_json:
+        rows = [{**asdict(check), "level": check.level.value.lower()} for check in checks]
+        click.echo(encode({"ok": failed == 0, "exit_code": failed, "checks": rows}).decode())
+    else:
+        for check in checks:
+            click.echo(check.line())
+    return failed
+
+
+def _launcher(settings: Settings) -> Check:
+    try:
+        launch = find_launch(settings)
+    except RelayError as error:
+        return _fail("launcher", error)
+    return _ok("launcher", launch.argv[0] if len(launch.argv) == 1 else f"{launch.name} runs in bash")
+
+
+def _volume(settings: Settings) -> list[Check]:
+    root = settings.l1_root
+    try:
+        _usable(root)
+        probes = probe(root)
+    except RelayError as error:
+        return [_fail("volume", error)]
+    except OSError as error:
+        refused = RelayError(
+            "volume_unusable",
+            f"{root} cannot be written: {error.strerror or error}",
+            "mount it read-write for the user the agent runs as, with space left on it",
+            exit_code=Exit.USAGE,
+        )
+        return [_fail("volume", refused)]
+    free = os.statvfs(root)
+    gigabytes = free.f_bavail * free.f_frsize / 1e9
+    checks = [_ok("volume", f"{root} takes writes, {gigabytes:.1f} GB free")]
+    if not _mounted(root):
+        checks.append(
+            _warn(
+                "mount",
+                f"{root} is on the pod's own disk, which goes when the pod goes",
+                "mount a volume there unless this machine keeps its disk",
+            )
+        )
+    for each in probes:
+        if each.ok:
+            continue
+        if each.needed:
+            lacks = RelayError(
+                "volume_unsafe",
+                f"{root} cannot do this: {each.name} ({each.detail})",
+                "use a volume with a POSIX file system",
+                exit_code=Exit.USAGE,
+            )
+            checks.append(_fail("volume", lacks))
+        else:
+            checks.append(_warn("volume", f"no {each.name} ({each.detail})", "Relay does without it"))
+    return checks
+
+
+def _usable(root: Path) -> None:
+    what = ""
+    if not root.is_absolute():
+        what = "is not an absolute path"
+    elif not root.exists():
+        what = "does not exist"
+    elif not root.is_dir():
+        what = "is not a folder"
+    if what:
+        raise RelayError(
+            "volume_missing",
+            f"RELAY_L1_ROOT {root} {what}",
+            "mount the volume there, or set RELAY_L1_ROOT to where it is mounted",
+            exit_code=Exit.USAGE,
+        )
+
+
+def _mounted(path: Path) -> bool:
+    """Whether it, or a folder above it but the root, is a mount of its own."""
+    path = path.resolve()
+    return any(os.path.ismount(folder) for folder in (path, *path.parents) if folder != folder.parent)
+
+
+def _state(settings: Settings) -> Check:
+    folder = settings.agent_state
+    above = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    if above.is_dir() and os.access(above, os.W_OK):
+        return _ok("pod state", f"{folder}")
+    return _warn("pod state", f"{folder} cannot be written", "set RELAY_AGENT_STATE to a folder on the pod's own disk")
+
+
+async def _commander(settings: Settings) -> AsyncIterator[Check]:
+    from relay_agent.contact import Contact
+
+    if not settings.shared_secret:
+        missing = RelayError(
+            "no_secret",
+            "RELAY_SHARED_SECRET is not set",
+            "set it to the secret the commander was started with, or what `relay-tui token worker` prints",
+            exit_code=Exit.USAGE,
+        )
+        yield _fail("token", missing)
+        return
+    contact = Contact(settings.commander_url, settings.shared_secret)
+    try:
+        async with contact.session() as session:
+            health = await contact.health(session)
+            yield _ok("commander", f"{settings.commander_url} answers and proved who it is (version {health.version})")
+            before = time.time()
+            who = await contact.whoami(session)
+            after = time.time()
+    except RelayError as error:
+        what = "commander" if error.exit_code == Exit.UNAVAILABLE else "token"
+        if error.exit_code == Exit.UNAVAILABLE:
+            error = RelayError(
+                error.code, f"{settings.commander_url}: {error.message}", error.hint, exit_code=error.exit_code
+            )
+        yield _fail(what, error)
+        return
+    yield _ok("token", f"lets this worker in as {who.role}")
+    skew = who.now - (before + after) / 2
+    if abs(skew) > MAX_SKEW:
+        yield _warn(
+            "clock",
+            f"the commander's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this pod's",
+            "set both by NTP; leases do not depend on it, times shown do",
+        )
+    else:
+        yield _ok("clock", f"within {abs(skew):.1f} s of the commander's")
+    ours = _version()
+    if health.version and health.version.split(".")[:2] != ours.split(".")[:2]:
+        yield _warn(
+            "version", f"the commander is {health.version}, this agent {ours}", "install the same version on both"
+        )
+
+
+def _version() -> str:
+    import relaytui
+
+    return relaytui.__version__

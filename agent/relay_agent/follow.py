@@ -1,0 +1,98 @@
+"""From what the trainer prints to reports: numbered log lines, steps, and a word on a resume that did not take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from relay_agent.output import Lines, Piece
+from relay_agent.progress import Progress
+from relaytui.wire.clock import Clock
+from relaytui.wire.numbers import pack_all
+from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
+
+LINES_A_REPORT = 500
+CHARACTERS_A_REPORT = 64 << 10
+
+
+class Follower:
+    """Eats bytes, hands reports to `report` and then calls `wake`, once a chunk."""
+
+    def __init__(
+        self, progress: Progress, clock: Clock, report: Callable[[TelemetryReport], None], wake: Callable[[], None]
+    ) -> None:
+        self.progress = progress
+        self.last_line = ""
+        """The last thing the trainer said, for the post-mortem."""
+        self.loss: float | None = None
+        self.on_first_step: Callable[[int], None] | None = None
+        self._clock = clock
+        self._report = report
+        self._wake = wake
+        self._lines = Lines()
+        self._n = 1
+        self._read = ""
+
+    def feed(self, data: bytes) -> None:
+        self._take(self._lines.feed(data, self._clock.boot()))
+
+    def skip(self, lines: int) -> None:
+        """`lines` lines were too many to be read; they are in the log."""
+        self._take(self._lines.finish())
+        self._lines.skip()
+        if lines:
+            self._report(Gap(self._clock.wall(), self._n, lines))
+            self._n += lines
+            self._wake()
+
+    def tick(self) -> None:
+        """Show the state of a bar that was held back."""
+        if self._lines.waiting:
+            self._take(self._lines.tick(self._clock.boot()))
+
+    def finish(self) -> None:
+        self._take(self._lines.finish())
+
+    def _take(self, pieces: list[Piece]) -> None:
+        if not pieces:
+            return
+        now, wall = self._clock.boot(), self._clock.wall()
+        shown = [piece.text for piece in pieces if piece.shown]
+        for lines in _portions(shown):
+            self._report(Log(wall, self._n, lines))
+            self._n += len(lines)
+        self.last_line = next((text for text in reversed(shown) if text.strip()), self.last_line)
+        for piece in pieces:
+            if piece.text == self._read:  # the state of a bar that is now its line
+                continue
+            self._read = piece.text
+            sight = self.progress.see(piece.text, now)
+            if sight is None:
+                continue
+            if self.on_first_step is not None:
+                self.on_first_step(sight.step)
+                self.on_first_step = None
+            self.loss = sight.metrics.get("loss", self.loss)
+            rate = self.progress.rate
+            self._report(
+                Step(
+                    wall,
+                    sight.step,
+                    sight.total,
+                    pack_all(sight.metrics),
+                    rate if rate is not None and math.isfinite(rate) else None,
+                )
+            )
+        self._wake()
+
+
+def _portions(lines: list[str]) -> Iterator[list[str]]:
+    """Lines in lots that are small enough for one report."""
+    start = characters = 0
+    for end, line in enumerate(lines):
+        if end > start and (end - start >= LINES_A_REPORT or characters + len(line) > CHARACTERS_A_REPORT):
+            yield lines[start:end]
+            start, characters = end, 0
+        characters += len(line)
+    if start < len(lines):
+        yield lines[start:]

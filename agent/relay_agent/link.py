@@ -1,0 +1,354 @@
+"""The agent's websocket to the commander: proof first, then one session after another for as long as it takes.
+
+Renewals go ahead of state reports, those ahead of telemetry, and what is in flight is bounded by how fast the commander
+acknowledges, so that a thin line delays no renewal. What was not acknowledged is sent again in the next session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from relay_agent.spool import FRAME, Frame, Lane, Spool
+from relaytui.wire.clock import Clock
+from relaytui.wire.codec import decode, encode
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import (
+    PROTOCOL,
+    Ack,
+    CommanderMessage,
+    Denied,
+    Granted,
+    Hello,
+    Message,
+    Order,
+    OrderAck,
+    Problem,
+    Refused,
+    Renewed,
+    Welcome,
+)
+from relaytui.wire.status import Stream
+from relaytui.wire.text import clean
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from relay_agent.contact import Contact
+
+HEARTBEAT = 10.0
+BACKOFF_CAP = 15.0
+FIRST_TRIES = 3
+"""How often a commander may refuse us before the first session until that is an answer."""
+SAY_EVERY = 30.0
+WINDOW = 4
+"""Frames of one stream in flight."""
+LEAST_FRAME = 8 << 10
+BATCH_AFTER = 0.005
+"""Seconds that telemetry gathers while an earlier frame is still in flight."""
+
+Answer = Granted | Denied | Renewed | Refused
+
+
+class LinkLost(Exception):  # noqa: N818 - it says what happened
+    """No session, or it ended before the answer came: ask again in the next one."""
+
+
+class Pace:
+    """How much telemetry may be in flight: halved when acknowledgements are slow, doubled when they are quick."""
+
+    def __init__(self) -> None:
+        self.frame = FRAME
+        self._sent: deque[tuple[int, float]] = deque()  # (last seq, when)
+
+    def sent(self, frame: Frame, now: float) -> None:
+        self._sent.append((frame.last, now))
+
+    def acked(self, seq: int, now: float) -> None:
+        took = None
+        while self._sent and self._sent[0][0] <= seq:
+            took = now - self._sent.popleft()[1]
+        if took is not None and took > 1.0:
+            self.frame = max(LEAST_FRAME, self.frame // 2)
+        elif took is not None and took < 0.25:
+            self.frame = min(FRAME, self.frame * 2)
+
+    def restart(self) -> None:
+        self._sent.clear()
+
+
+class Link:
+    def __init__(
+        self,
+        contact: Contact,
+        hello: Hello,
+        clock: Clock,
+        say: Callable[[str], None],
+        *,
+        on_order: Callable[[Order], None],
+        on_refused: Callable[[Refused], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._contact = contact
+        self._hello = hello
+        self._clock = clock
+        self._say = say
+        self._on_order = on_order
+        self._on_refused = on_refused
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._urgent: deque[bytes] = deque()
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._number = 0
+        self._wake = asyncio.Event()
+        self._up = asyncio.Event()
+        self._pace = Pace()
+        self._last_telemetry = 0.0
+        self._stuck: set[Stream] = set()  # what the commander does not take in this session
+        self._said_at = float("-inf")
+        self._progress = asyncio.Event()
+        self.spool: Spool | None = None
+        self.commander = ""
+        self.sessions = 0
+        """How many there were."""
+        self.trouble = ""
+        """Why there is no session now."""
+
+    # -- for the runner ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There is something new in the spool."""
+        self._wake.set()
+
+    @property
+    def connected(self) -> bool:
+        return self._up.is_set()
+
+    async def up(self) -> None:
+        """Wait for a session."""
+        await self._up.wait()
+
+    async def ask(self, make: Callable[[int], Message], timeout: float) -> Answer:
+        """Send a numbered request ahead of everything else, and its answer. LinkLost: there is none."""
+        if not self._up.is_set():
+            raise LinkLost(self.trouble)
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        self._urgent.append(encode(make(number)))
+        self._wake.set()
+        try:
+            return await asyncio.wait_for(answer, timeout)
+        except TimeoutError:
+            raise LinkLost("the commander does not answer") from None
+        finally:
+            self._answers.pop(number, None)
+
+    def acknowledge(self, order: Order) -> None:
+        self._urgent.append(encode(OrderAck(order.order_id)))
+        self._wake.set()
+
+    async def drained(self, timeout: float) -> bool:
+        """Wait until everything in the spool is acknowledged; False where it was not in time, or never will be."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self._lanes_to_go():
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            return False
+        return self.spool is None or self.spool.empty
+
+    def _lanes_to_go(self) -> bool:
+        lanes = (self.spool.state, self.spool.telemetry) if self.spool is not None else ()
+        return any(not lane.empty and lane.stream not in self._stuck for lane in lanes)
+
+    # -- sessions ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, serve, connect again, for ever. RelayError where we are refused before the first session."""
+        tries = refused = 0
+        while True:
+            sessions = self.sessions
+            try:
+                await self._session()
+            except RelayError as error:
+                self.trouble = str(error)
+                refused = refused + 1 if error.exit_code == Exit.AUTH else 0
+                if not self.sessions and (refused >= FIRST_TRIES or error.exit_code == Exit.USAGE):
+                    raise
+            except Exception as error:  # noqa: BLE001 - whatever a peer or a library does, training goes on
+                self.trouble = f"{type(error).__name__}: {clean(str(error), 200)}"
+            tries = 1 if self.sessions > sessions else tries + 1
+            cap = min(BACKOFF_CAP, 0.25 * 2.0 ** min(tries, 10))
+            if self._clock.boot() - self._said_at >= SAY_EVERY or tries == 1:
+                self._said_at = self._clock.boot()
+                self._say(f"no commander at {self._contact.url}: {self.trouble}; trying again")
+            await asyncio.sleep(self._rng.uniform(0.05, cap))
+
+    async def _session(self) -> None:
+        """One connection from proof to end. RelayError says why there was none."""
+        async with self._contact.connect(HEARTBEAT) as socket:
+            await socket.send_frame(encode(self._hello), _text())
+            first = await self._receive(socket, 15)
+            if isinstance(first, Problem):
+                raise _told(first)
+            if not isinstance(first, Welcome) or first.protocol != PROTOCOL:
+                raise RelayError(
+                    "protocol",
+                    "the commander speaks another protocol",
+                    "install the same version of Relay on both sides",
+                    exit_code=Exit.USAGE,
+                )
+            self._begin(first)
+            writer = asyncio.create_task(self._write(socket), name="link-writer")
+            try:
+                await self._read(socket, writer)
+            finally:
+                self._end()
+                writer.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await writer
+
+    def _begin(self, welcome: Welcome) -> None:
+        if self.sessions:
+            self._say(f"connected to the commander again at {self._contact.url}")
+        self.sessions += 1
+        self.commander = welcome.commander
+        self.trouble = ""
+        self._stuck.clear()
+        self._pace.restart()
+        self._urgent.clear()
+        if self.spool is not None:
+            self.spool.rewind()
+        self._up.set()
+        self._wake.set()
+
+    def _end(self) -> None:
+        self._up.clear()
+        self.trouble = self.trouble or "the connection was lost"
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(LinkLost(self.trouble))
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while (data := self._next()) is not None:
+                await socket.send_frame(data, _text())
+
+    def _next(self) -> bytes | None:
+        """What goes out next, most urgent first."""
+        if self._urgent:
+            return self._urgent.popleft()
+        if self.spool is None:
+            return None
+        state, telemetry = self.spool.state, self.spool.telemetry
+        if state.ready and state.out < WINDOW and state.stream not in self._stuck:
+            frame = state.take()
+            return frame.data if frame else None
+        if telemetry.ready and telemetry.stream not in self._stuck and self._may_send(telemetry):
+            frame = telemetry.take(self._pace.frame)
+            if frame is not None:
+                self._last_telemetry = self._clock.boot()
+                self._pace.sent(frame, self._last_telemetry)
+                return frame.data
+        return None
+
+    def _may_send(self, lane: Lane) -> bool:
+        """At once when nothing is in flight; else a batch, or what gathered for a few milliseconds."""
+        if lane.out == 0:
+            return True
+        if lane.out >= WINDOW or lane.in_flight >= 2 * self._pace.frame:
+            return False
+        if lane.size >= self._pace.frame // 2 or lane.out < len(lane.sent):
+            return True
+        wait = self._last_telemetry + BATCH_AFTER - self._clock.boot()
+        if wait <= 0:
+            return True
+        asyncio.get_running_loop().call_later(wait, self._wake.set)
+        return False
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse, writer: asyncio.Task[None]) -> None:
+        while True:
+            message = await self._receive(socket, None)
+            if message is None:
+                if writer.done() and not writer.cancelled() and (error := writer.exception()):
+                    self.trouble = clean(str(error), 200)
+                return
+            if isinstance(message, Ack):
+                self._acked(message)
+            elif isinstance(message, Order):
+                self._on_order(message)
+            elif isinstance(message, Problem):
+                raise _told(message)
+            elif isinstance(message, Refused) and message.request == 0:
+                self._refused(message)
+            elif isinstance(message, Granted | Denied | Renewed | Refused):
+                answer = self._answers.get(message.request)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse, timeout: float | None) -> CommanderMessage | None:
+        """The next message; None when the socket is closed. RelayError where it is none of ours."""
+        from aiohttp import WSMsgType
+
+        try:
+            frame = await socket.receive(timeout)
+        except TimeoutError:
+            raise RelayError("silent", "the commander does not answer", exit_code=Exit.UNAVAILABLE) from None
+        if frame.type is WSMsgType.TEXT:
+            return decode(frame.data, CommanderMessage)  # type: ignore[arg-type]  # a union is a type to msgspec
+        if frame.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING):
+            reason = clean(str(frame.extra or ""), 200)
+            self.trouble = f"it closed the connection{f' ({reason})' if reason else ''}"
+            return None
+        if frame.type is WSMsgType.ERROR:
+            self.trouble = clean(str(frame.data), 200) or "the connection broke"
+            return None
+        raise RelayError("bad_frame", "the commander sent a frame that is not text", exit_code=Exit.UNAVAILABLE)
+
+    def _acked(self, ack: Ack) -> None:
+        if self.spool is None or ack.run_id != self.spool.run_id or ack.epoch != self.spool.epoch:
+            return
+        self.spool.lane(ack.stream).ack(ack.seq)
+        if ack.stream is self.spool.telemetry.stream:
+            self._pace.acked(ack.seq, self._clock.boot())
+        self._progress.set()
+        self._wake.set()
+
+    def _refused(self, refused: Refused) -> None:
+        spool = self.spool
+        if refused.code == "gap" and spool is not None and refused.stream is not None and refused.epoch == spool.epoch:
+            if not spool.lane(refused.stream).resume(refused.expected):
+                self._stuck.add(refused.stream)
+                self._say(f"the commander lost reports it had acknowledged ({refused.stream} from {refused.expected})")
+            self._wake.set()
+            self._progress.set()
+            return
+        if refused.stream is not None:
+            self._stuck.add(refused.stream)  # sending it again in this session would be refused again
+            self._progress.set()
+        self._on_refused(refused)
+
+
+def _text() -> aiohttp.WSMsgType:
+    from aiohttp import WSMsgType
+
+    return WSMsgType.TEXT
+
+
+def _told(problem: Problem) -> RelayError:
+    code = Exit.AUTH if problem.code in ("unauthorized", "forbidden") else Exit.UNAVAILABLE
+    if problem.code == "protocol":
+        code = Exit.USAGE
+    return RelayError(clean(problem.code, 64), clean(problem.message, 300), clean(problem.hint, 300), exit_code=code)

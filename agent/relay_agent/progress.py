@@ -1,0 +1,149 @@
+"""Progress in a trainer's plain lines: step, total and metrics, from recognised shapes only.
+
+Text that merely mentions a loss (a prompt, a sample, a configuration) must not become one, so a line counts only when
+it names its step in one of the shapes of `SHAPES` and says something about it: a total or a metric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+MAX_LENGTH = 2_000
+"""Longer lines are samples and dumps."""
+MAX_METRICS = 64
+MAX_STEP = 2**53
+
+_NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_PLAIN = ("loss", "train_loss", "train/loss", "lr", "learning_rate", "reward", "grad_norm")
+"""Names that may stand before their number with nothing but a space between."""
+_ALIASES = {
+    "learning_rate": "lr",
+    "train/lr": "lr",
+    "train_loss": "loss",
+    "train/loss": "loss",
+    "rewards/mean": "reward",
+}
+
+_STEP_WORD = r"(?:global[_ ]?step|train[_ ]?step|steps?|iter(?:ation)?)"
+_START = r"(?:^|[\]:,|\-–>)]\s*|\s{2,})"
+"""What may stand before the word: nothing, or the end of a log prefix."""
+
+_PAIR = re.compile(
+    rf"(?<![\w/.])(?P<name>[A-Za-z][\w/.\-]{{0,63}})\s*[=:]\s*['\"]?(?P<value>{_NUMBER})(?![\w.])['\"]?", re.IGNORECASE
+)
+_NAMED = re.compile(
+    rf"(?<![\w/.])(?P<name>{'|'.join(map(re.escape, _PLAIN))})\s+(?P<value>{_NUMBER})(?![\w.])", re.IGNORECASE
+)
+_QUOTED = re.compile(
+    rf"['\"](?P<name>[A-Za-z][^'\"\\]{{0,127}})['\"]\s*:\s*['\"]?(?P<value>{_NUMBER})['\"]?(?=\s*[,}}])", re.IGNORECASE
+)
+_HINT = re.compile(r"step|iter", re.IGNORECASE)
+
+
+class Sight(NamedTuple):
+    """What one line said."""
+
+    step: int
+    total: int | None
+    metrics: dict[str, float]
+
+
+def _metrics(text: str, *patterns: re.Pattern[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for pattern in patterns:
+        for match in pattern.finditer(text):
+            name = match["name"].lower() if match["name"].isupper() or match["name"].istitle() else match["name"]
+            name = _ALIASES.get(name, name)
+            if len(found) < MAX_METRICS:
+                found.setdefault(name, float(match["value"]))
+    return found
+
+
+def _line(match: re.Match[str], text: str) -> Sight | None:
+    """`step 120/400 loss 2.3 lr 1e-3`, `step=5 loss=nan`, `step: 5, loss: inf`, `Step [5/9], Loss: 0.3`."""
+    total = int(match["total"]) if match["total"] else None
+    rest = text[match.end() :]
+    metrics = _metrics(rest, _PAIR, _NAMED)
+    if total is not None and not metrics and rest.strip(" .,;:]|\t"):
+        return None  # `step 1/3: downloading …` is no progress of training
+    return Sight(int(match["step"]), total, metrics)
+
+
+def _mapping(match: re.Match[str], text: str) -> Sight | None:
+    """`{'loss': 2.1, 'step': 3}` as Python or JSON print it, NaN and quoted numbers included."""
+    metrics = _metrics(match.group(), _QUOTED)
+    step = next((metrics.pop(key) for key in ("step", "global_step", "current_steps") if key in metrics), None)
+    total = next((metrics.pop(key) for key in ("total", "max_steps", "total_steps") if key in metrics), None)
+    if step is None:
+        before = _BEFORE_MAPPING.search(text[: match.start()])
+        step = float(before["step"]) if before else None
+    if step is None or step != step or not 0 <= step <= MAX_STEP or step != int(step):
+        return None
+    return Sight(int(step), int(total) if total and 0 < total <= MAX_STEP else None, metrics)
+
+
+_BEFORE_MAPPING = re.compile(rf"{_STEP_WORD}\s+(?P<step>\d{{1,16}})\s*:?\s*$", re.IGNORECASE)
+
+SHAPES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], Sight | None]], ...] = (
+    ("mapping", re.compile(r"\{\s*['\"][^{}]{1,2000}\}"), _mapping),
+    (
+        "line",
+        re.compile(
+            rf"{_START}{_STEP_WORD}\s*[=:]?\s*\[?\s*(?P<step>\d{{1,16}})(?:\s*/\s*(?P<total>\d{{1,16}}))?(?![\w.]*\w)\]?",
+            re.IGNORECASE,
+        ),
+        _line,
+    ),
+)
+"""Recognised shapes, most telling first. A trainer's own adapter adds to these."""
+
+
+def read(text: str) -> Sight | None:
+    """What a line says about progress; None for nearly all lines."""
+    if len(text) > MAX_LENGTH or not _HINT.search(text):
+        return None
+    for _, pattern, understand in SHAPES:
+        for match in pattern.finditer(text):
+            sight = understand(match, text)
+            if sight and sight.step <= MAX_STEP and (sight.total is not None or sight.metrics):
+                if sight.total is not None and not 0 < sight.total <= MAX_STEP:
+                    sight = sight._replace(total=None)
+                return sight
+    return None
+
+
+class Progress:
+    """The progress of one attempt. Times are seconds of any clock that does not go back."""
+
+    def __init__(self, step: int = 0, total: int | None = None) -> None:
+        self.step = step
+        self.total = total
+        self.first: int | None = None
+        """The first step seen: where the trainer really began."""
+        self.rate: float | None = None
+        self._known_total = total is not None
+        self._at: float | None = None
+
+    def see(self, text: str, now: float) -> Sight | None:
+        """Read one line; what it says, with the total known so far."""
+        sight = read(text)
+        if sight is None:
+            return None
+        if sight.total is not None and not self._known_total and (sight.metrics or self.total is None):
+            self.total = sight.total
+        if self.first is None:
+            self.first = sight.step
+        self._pace(sight.step, now)
+        self.step = sight.step
+        return sight._replace(total=self.total)
+
+    def _pace(self, step: int, now: float) -> None:
+        """Moving average over about ten sightings; a step that goes back starts it anew."""
+        if self._at is None or step < self.step:
+            self._at, self.rate = now, None
+        elif step > self.step and now > self._at:
+            rate = (step - self.step) / (now - self._at)
+            self.rate = rate if self.rate is None else self.rate + 0.2 * (rate - self.rate)
+            self._at = now

@@ -1,0 +1,156 @@
+"""Watches the staging folder of an attempt: publishes what is whole, prunes what is old, sets aside what is torn."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from relay_agent.checkpoints.aside import set_aside
+from relay_agent.checkpoints.prune import prune
+from relay_agent.checkpoints.publish import Fenced, Published, publish
+from relay_agent.checkpoints.staging import Staged, StagingWatch
+from relay_agent.checkpoints.tree import Torn
+from relay_agent.volume import RunFolder, highest_claim
+from relaytui.wire.clock import Clock
+
+LOOK_EVERY = 0.5
+RETRY_AFTER = 15.0
+"""Seconds until a publish that the volume had no room for is tried again."""
+
+
+class Recorder(Protocol):
+    """Where a publisher tells what it did."""
+
+    def published(self, checkpoint: Published) -> None: ...
+    def pruned(self, name: str) -> None: ...
+    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None: ...
+
+
+class Publisher:
+    """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        epoch: int,
+        mode: str,
+        trainer: str,
+        settle: float,
+        keep: int,
+        clock: Clock,
+        recorder: Recorder,
+        *,
+        held: Callable[[], bool],
+        safe: Callable[[], bool],
+        on_fenced: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self._epoch = epoch
+        self._mode = mode
+        self._trainer = trainer
+        self._keep = keep
+        self._clock = clock
+        self._recorder = recorder
+        self._held = held
+        self._safe = safe
+        self._on_fenced = on_fenced
+        self._watch = StagingWatch(folder.staging(epoch), settle, clock)
+        self._done = asyncio.Event()
+        self._wait_until = 0.0
+        self.protect: set[str] = set()
+        self.newest_step: int | None = None
+        self.may_prune = True
+        """False once there is doubt whether the resume took."""
+
+    async def run(self) -> None:
+        """Until `finish` asks for the last look."""
+        while not self._done.is_set():
+            await self._look(None)
+            try:
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._done.wait()
+            except TimeoutError:
+                continue
+
+    def close(self) -> None:
+        """No look is begun any more; the one that is going on ends first."""
+        self._done.set()
+
+    async def finish(self, exit_code: int) -> None:
+        """The last look, when the trainer's tree is gone."""
+        self._wait_until = 0.0
+        await self._look(exit_code)
+        for torn in self._watch.torn():
+            self._recorder.event("checkpoint.torn", f"{torn.name} is set aside: {torn.reason}", {"name": torn.name})
+            await self._set_aside(Staged(0, torn.path))
+
+    async def _look(self, exit_code: int | None) -> None:
+        try:
+            whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
+        except OSError as error:
+            self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
+            return
+        if self._clock.boot() < self._wait_until:
+            return
+        for staged in whole:
+            await self._publish(staged)
+
+    async def _publish(self, staged: Staged) -> None:
+        try:
+            done = await asyncio.to_thread(
+                publish, self._folder, staged, self._epoch, self._still_mine, mode=self._mode, trainer=self._trainer
+            )
+        except Fenced:
+            self._on_fenced()
+        except Torn as torn:
+            self._recorder.event(
+                "checkpoint.torn", f"{staged.path.name} is set aside: {torn}", {"name": staged.path.name}
+            )
+            await self._set_aside(staged)
+        except OSError as error:
+            await self._refused(staged, error)
+        else:
+            self.newest_step = done.step
+            if done.fresh:
+                self._recorder.published(done)
+                await self._prune()
+
+    async def _refused(self, staged: Staged, error: OSError) -> None:
+        """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
+        words = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
+            await self._prune()
+        elif error.errno == errno.ENOENT:
+            return  # the trainer took it away again
+        else:
+            self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
+            await self._set_aside(staged)
+
+    def _trouble(self, kind: str, message: str) -> None:
+        if self._clock.boot() >= self._wait_until:
+            self._recorder.event(kind, message)
+            self._wait_until = self._clock.boot() + RETRY_AFTER
+
+    async def _prune(self) -> None:
+        if not (self.may_prune and self._safe()):
+            return
+        try:
+            removed = await asyncio.to_thread(prune, self._folder, self._keep, self.protect, self._safe)
+        except OSError as error:
+            self._recorder.event("prune.failed", f"old checkpoints stay: {error.strerror or error}")
+            return
+        for name in removed:
+            self._recorder.pruned(name)
+
+    async def _set_aside(self, staged: Staged) -> None:
+        try:
+            await asyncio.to_thread(set_aside, self._folder, staged.path)
+        except OSError as error:
+            self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
+
+    def _still_mine(self) -> bool:
+        """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""
+        return self._held() and highest_claim(self._folder) <= self._epoch

@@ -1,0 +1,46 @@
+"""Why an attempt is asked to stop, and who has to hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntEnum
+
+
+class Why(IntEnum):
+    """The higher one counts where there are several."""
+
+    SIGNAL = 1  # the pod is taken away: save, publish, say so
+    DRAIN = 2  # an operator wants it saved and released
+    LOST = 3  # another epoch took over: stop, publish nothing
+
+
+class Stop:
+    """Set once or more; `ask` calls back at once, also for who listens later."""
+
+    def __init__(self) -> None:
+        self.why: Why | None = None
+        self.message = ""
+        self.signal = 0
+        self.asked = asyncio.Event()
+        self._listener: Callable[[bool], None] | None = None
+
+    def ask(self, why: Why, message: str, signal: int = 0) -> None:
+        """`message` goes into the attempt's end. A second signal means: do not wait for the trainer."""
+        again = why is Why.SIGNAL and self.why is Why.SIGNAL
+        if self.why is None or why > self.why:
+            self.why, self.message = why, message
+        self.signal = self.signal or signal
+        self.asked.set()
+        if self._listener is not None:
+            self._listener(again)
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """`listener(at_once)` stops the trainer."""
+        self._listener = listener
+        if self.asked.is_set():
+            listener(False)
+
+    @property
+    def lost(self) -> bool:
+        return self.why is Why.LOST

@@ -1,0 +1,131 @@
+"""What to start for a run, and the environment it gets: the pod's own, with nothing of the agent's in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import relaytui
+from relay_agent.config import Settings
+from relay_agent.volume import RunFolder
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import RunConfig
+
+# Ours, and none of a trainer's business: secrets, where the commander is, and how this agent is set up.
+_WITHHELD = re.compile(r"(?:RELAY_SHARED_SECRET|RELAY_TOKEN|RELAY_RUN_CONFIG|RELAY_AGENT_STATE|COMMANDER_\w+)\Z")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Command line of a trainer, and what to call it."""
+
+    argv: tuple[str, ...]
+    name: str
+
+    @property
+    def digest(self) -> str:
+        """Identifies the command in claims and grants; the command itself may hold secrets and stays here."""
+        return hashlib.sha256("\0".join(self.argv).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def launcher_folders() -> list[Path]:
+    """Where launchers may lie: in an installed package, or beside `agent/` in a checkout."""
+    package = Path(__file__).resolve().parent
+    return [package / "launchers", package.parent.parent / "launchers"]
+
+
+def find_launch(settings: Settings) -> Launch:
+    """The command for the run's mode; RelayError (exit 2) where it cannot be started."""
+    name = f"launch_{settings.mode}.sh"
+    command = settings.slime_sft_cmd if settings.mode == "sft" else settings.slime_rl_cmd
+    if command:
+        return Launch(("bash", "-c", command), f"SLIME_{settings.mode.upper()}_CMD")
+    for folder in launcher_folders():
+        path = folder / name
+        if not path.exists():
+            continue
+        if not path.is_file() or not os.access(path, os.X_OK):
+            raise RelayError(
+                "launcher_not_executable",
+                f"the launcher {path} is not an executable file",
+                f"chmod +x it, or set SLIME_{settings.mode.upper()}_CMD to a command of your own",
+                exit_code=Exit.USAGE,
+            )
+        return Launch((str(path),), name)
+    raise RelayError(
+        "launcher_missing",
+        f"there is no launcher {name} in {' or '.join(map(str, launcher_folders()))}",
+        f"install the relay-tui package anew, or set SLIME_{settings.mode.upper()}_CMD to a command of your own",
+        exit_code=Exit.USAGE,
+    )
+
+
+def trainer_environment(
+    environ: Mapping[str, str],
+    settings: Settings,
+    config: RunConfig,
+    folder: RunFolder,
+    epoch: int,
+    resume: Path | None,
+) -> dict[str, str]:
+    """The pod's environment without the agent's virtual environment and secrets, with what a trainer is told."""
+    env = pod_environment(environ)
+    if settings.hf_token:
+        env["HF_TOKEN"] = settings.hf_token
+    env.update(
+        RELAY_RUN_ROOT=str(folder.root),
+        RELAY_OUTPUT_DIR=str(folder.output(epoch)),
+        RELAY_RESUME_FROM=str(resume) if resume else "",
+        RELAY_CKPT_STAGING_ROOT=str(folder.staging(epoch)),
+        RELAY_TRAIN_MODE=settings.mode,
+        RELAY_RUN_ID=settings.run_id,
+        RELAY_EPOCH=str(epoch),
+        RELAY_CKPT_INTERVAL=str(config.ckpt_interval_sec),
+        PYTHONUNBUFFERED="1",
+    )
+    return env
+
+
+def pod_environment(environ: Mapping[str, str], ours: tuple[Path, ...] | None = None) -> dict[str, str]:
+    """`environ` as it is without the agent's virtual environment and without our secrets.
+
+    `ours`: folders whose programs and modules are the agent's own.
+    """
+    ours = own_folders() if ours is None else ours
+    env: dict[str, str] = {}
+    for name, value in environ.items():
+        if _WITHHELD.match(name):
+            continue
+        if name in ("VIRTUAL_ENV", "PYTHONHOME") and _is_in(value, ours):
+            continue
+        if name == "VIRTUAL_ENV_PROMPT" and _is_in(environ.get("VIRTUAL_ENV", ""), ours):
+            continue
+        if name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
+            value = os.pathsep.join(part for part in value.split(os.pathsep) if not _is_in(part, ours))
+            if not value:
+                continue
+        env[name] = value
+    env.setdefault("PATH", os.defpath)
+    return env
+
+
+def own_folders() -> tuple[Path, ...]:
+    """The virtual environment the agent runs in, if it does, and where its code lies."""
+    folders = [Path(__file__).resolve().parent.parent, Path(relaytui.__file__).resolve().parent.parent]
+    prefix = Path(sys.prefix)
+    if (prefix / "pyvenv.cfg").exists():
+        return prefix, prefix.resolve(), *folders
+    # Installed beside everybody else's: only where the code itself lies outside can be ours alone.
+    return tuple(folder for folder in folders if not folder.is_relative_to(prefix.resolve()))
+
+
+def _is_in(text: str, folders: tuple[Path, ...]) -> bool:
+    if not text:
+        return False
+    path = Path(text).absolute()
+    return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder) for folder in folders)

@@ -1,0 +1,66 @@
+"""How an attempt ended, in the commander's words and as an exit code."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from relay_agent.stop import Stop, Why
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.status import Outcome
+from relaytui.wire.text import clean
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: Outcome
+    exit_code: int
+    """Of the agent."""
+    step: int
+    message: str
+    trainer_code: int | None = None
+
+    @classmethod
+    def before_start(cls, stop: Stop, step: int) -> Verdict:
+        """Stopped before there was a trainer."""
+        code = int(Exit.LEASE) if stop.lost else 128 + (stop.signal or signal.SIGTERM)
+        return cls(_stopped(stop), code, step, f"{stop.message}, before the trainer started")
+
+
+def judge(code: int, stop: Stop, step: int, total: int | None, last_line: str) -> Verdict:
+    """`code` as a shell gives it. Completed is only what ran to its last step by itself."""
+    if stop.why is not None:
+        own = int(Exit.LEASE) if stop.lost else code
+        return Verdict(_stopped(stop), own, step, stop.message, code)
+    if code == 0 and total is not None and step < total - 1:
+        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"exited 0 at step {step} of {total}", code)
+    if code == 0:
+        return Verdict(Outcome.COMPLETED, 0, step, f"reached step {step}" + (f" of {total}" if total else ""), code)
+    message = f"the trainer {describe(code)} at step {step}"
+    if last_line:
+        message += f"; its last words: {clean(last_line, 300)}"
+    return Verdict(Outcome.FAILED, code, step, message, code)
+
+
+def never_started(error: RelayError, stop: Stop) -> Verdict:
+    """No trainer ran. A lease that somebody else holds is no fault of the run's."""
+    if stop.lost or error.exit_code == Exit.LEASE:
+        return Verdict(Outcome.SUPERSEDED if stop.lost else Outcome.PREEMPTED, int(Exit.LEASE), 0, str(error))
+    return Verdict(Outcome.FAILED, error.exit_code, 0, str(error))
+
+
+def describe(code: int) -> str:
+    if code > 128:
+        try:
+            name = signal.Signals(code - 128).name
+        except ValueError:
+            return f"exited with {code}"
+        why = " (out of memory?)" if name == "SIGKILL" else ""
+        return f"exited with {code}, killed by {name}{why}"
+    return f"exited with {code}"
+
+
+def _stopped(stop: Stop) -> Outcome:
+    if stop.why is Why.LOST:
+        return Outcome.SUPERSEDED
+    return Outcome.DRAINED if stop.why is Why.DRAIN else Outcome.PREEMPTED
