@@ -1,4 +1,4 @@
-"""Child processes: one JSON line asked, one answered, always with a deadline, ended by their own handle."""
+"""Child processes: one JSON object asked, one answered, always with a deadline, ended by their own handle."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resident(pid: int) -> int:
 
 
 class Child:
-    """A started process. Stdin and stdout carry JSON lines where it speaks them; stderr goes to a file."""
+    """A started process. Stdin and stdout carry JSON objects where it speaks them; stderr goes to a file."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Child:
         return self.process.pid
 
     def answer(self, timeout: float) -> dict[str, Any]:
-        """Its next line of JSON; BenchError when it ended or said nothing in time."""
+        """The next JSON object that it says; BenchError when it ended or said none in time."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
+            while (value := self._object()) is None:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     raise self.broken(f"said nothing for {timeout:.0f} s")
@@ -96,16 +96,23 @@ class Child:
                         self.process.wait(1.0)  # for its exit code
                     raise self.broken("ended")
                 self._buffer += chunk
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
-        try:
-            value = json.loads(line)
-        except ValueError:
-            raise self.broken(f"said {line[:100]!r}, which is not JSON") from None
-        if not isinstance(value, dict):
-            raise self.broken(f"said {line[:100]!r}, which is not an object")
         if "error" in value:
             raise self.broken(f"said {value['error']}")
+        return value
+
+    def _object(self) -> dict[str, Any] | None:
+        """The next whole object said, which may take several lines; None while it is not whole."""
+        text = self._buffer.decode("utf-8", "replace").lstrip()
+        if "\n" not in text:
+            return None
+        if not text.startswith("{"):
+            raise self.broken(f"said {text[:100]!r}, which is not a JSON object")
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            return None
+        self._buffer = bytearray(text[end:].encode())
+        assert isinstance(value, dict)
         return value
 
     def ask(self, question: Mapping[str, Any], timeout: float) -> dict[str, Any]:
