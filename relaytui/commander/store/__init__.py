@@ -1,0 +1,1 @@
+"""The only SQL: two SQLite databases, each with one writing connection in a thread of its own."""

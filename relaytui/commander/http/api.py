@@ -1,0 +1,242 @@
+"""The HTTP routes. Each checks its input, asks a service, and answers one JSON object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from aiohttp import hdrs, web
+from msgspec import Meta, Struct
+
+from relaytui import __version__
+from relaytui.commander.http.guard import ROLE, Credentials
+from relaytui.commander.http.ws_agent import AgentSession, agent_socket
+from relaytui.commander.http.ws_feed import FeedSession, feed_socket
+from relaytui.commander.services.core import Core
+from relaytui.commander.services.orders import unknown_run
+from relaytui.commander.services.original import Original
+from relaytui.commander.services.pages import MAX_LINES
+from relaytui.wire.codec import convert, encode, parse
+from relaytui.wire.errors import RelayError
+from relaytui.wire.ids import Epoch, is_id
+from relaytui.wire.original import AcquireBody, RenewBody, ReportBody
+from relaytui.wire.proof import CHALLENGE_HEADER, NONCE_PATTERN
+from relaytui.wire.reports import ShortText
+from relaytui.wire.text import clean
+
+T = TypeVar("T")
+ACTOR_HEADER = "X-Relay-Actor"
+MAX_BODY = 1 << 20
+MAX_EVENTS = 1_000
+Socket = web.WebSocketResponse[Literal[True]]
+
+
+class ForceBody(Struct, frozen=True):
+    expected_epoch: Epoch
+    why: ShortText = ""
+    pod_gone: bool = False
+
+
+class DrainBody(Struct, frozen=True):
+    expected_epoch: Epoch
+    why: ShortText = ""
+
+
+Limit = Annotated[int, Meta(ge=1)]
+
+
+def answer(body: Any) -> web.Response:
+    return web.Response(body=encode(body), content_type="application/json")
+
+
+async def body_of(request: web.Request, kind: type[T], *, bad_json: int = 400) -> T:
+    """The request's JSON body as `kind`; RelayError 4xx says what is wrong with it."""
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+        raise RelayError("bad_encoding", "a compressed body", "send it as it is", status=415)
+    data = await request.read()
+    try:
+        plain = parse(data)
+    except RelayError as error:
+        error.status = bad_json
+        raise
+    if not isinstance(plain, dict):
+        raise RelayError("bad_field", "the body is not an object", "send one JSON object", status=422)
+    return convert(plain, kind)
+
+
+def query_int(request: web.Request, name: str, default: int | None, low: int, high: int) -> int | None:
+    raw = request.query.get(name)
+    if raw is None:
+        return default
+    if not raw.isascii() or not raw.isdigit() or len(raw) > 16:
+        raise RelayError("bad_field", f"{name} is not a whole number", f"give {low} to {high}", status=422)
+    return min(max(int(raw), low), high)
+
+
+def run_id_of(request: web.Request) -> str:
+    run_id = request.match_info["run_id"]
+    if not is_id(run_id):
+        raise RelayError("bad_field", "no run can have that id", "letters, digits, . _ -; at most 128", status=422)
+    return run_id
+
+
+def actor_of(request: web.Request) -> str:
+    return clean(request.headers.get(ACTOR_HEADER, ""), 128).strip() or "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    core: Core
+    credentials: Credentials
+
+    def routes(self) -> list[web.RouteDef]:
+        original = Original(self.core)
+
+        async def acquire(request: web.Request) -> web.Response:
+            return answer(await original.acquire(await body_of(request, AcquireBody, bad_json=422)))
+
+        async def renew(request: web.Request) -> web.Response:
+            return answer(await original.renew(await body_of(request, RenewBody, bad_json=422)))
+
+        async def report(request: web.Request) -> web.Response:
+            return answer(await original.report(await body_of(request, ReportBody, bad_json=422)))
+
+        return [
+            web.get("/api/health", self.health, allow_head=False),
+            web.get("/api/whoami", self.whoami, allow_head=False),
+            web.get("/api/runs", self.runs, allow_head=False),
+            web.get("/api/runs/{run_id}", self.run, allow_head=False),
+            web.get("/api/runs/{run_id}/log", self.log, allow_head=False),
+            web.get("/api/runs/{run_id}/series", self.series, allow_head=False),
+            web.post("/api/runs/{run_id}/force-acquire", self.force),
+            web.post("/api/runs/{run_id}/drain", self.drain),
+            web.get("/api/workers", self.workers, allow_head=False),
+            web.get("/api/events", self.events, allow_head=False),
+            web.post("/api/lease/acquire", acquire),
+            web.post("/api/lease/renew", renew),
+            web.post("/api/job/report", report),
+            web.get("/ws/agent", self.agent, allow_head=False),
+            web.get("/ws/feed", self.feed, allow_head=False),
+        ]
+
+    # -- who -----------------------------------------------------------------------------------------------------
+
+    async def health(self, request: web.Request) -> web.Response:
+        body: dict[str, Any] = {"ok": True, "name": "relay", "version": __version__}
+        nonce = request.headers.get(CHALLENGE_HEADER)
+        if nonce is not None:
+            if not NONCE_PATTERN.match(nonce):
+                raise RelayError("bad_field", f"{CHALLENGE_HEADER} is no nonce", "send 64 hex digits", status=422)
+            body["proof"] = self.credentials.proof(nonce, request.host.lower())
+        return answer(body)
+
+    async def whoami(self, request: web.Request) -> web.Response:
+        core = self.core
+        return answer(
+            {
+                "role": request[ROLE],
+                "commander": core.generation,
+                "now": core.clock.wall(),
+                "version": __version__,
+                "lease_seconds": core.settings.lease_seconds,
+            }
+        )
+
+    # -- pages ---------------------------------------------------------------------------------------------------
+
+    async def runs(self, request: web.Request) -> web.Response:
+        return answer({"now": self.core.clock.wall(), "runs": self.core.board.run_rows()})
+
+    async def run(self, request: web.Request) -> web.Response:
+        run_id = self._known(request)
+        attempts = await self.core.pages.attempts(run_id)
+        checkpoints = (await self.core.reader.checkpoints(run_id))[::-1]
+        row = self.core.board.run_row(self.core.board.runs[run_id])
+        return answer({"now": self.core.clock.wall(), "run": row, "attempts": attempts, "checkpoints": checkpoints})
+
+    async def log(self, request: web.Request) -> web.Response:
+        run_id = self._known(request)
+        epoch = query_int(request, "epoch", None, 0, 2**53)
+        before = query_int(request, "before", None, 0, 2**53)
+        limit = query_int(request, "limit", 500, 1, MAX_LINES) or 1
+        if before is not None and epoch is None:
+            raise RelayError("bad_field", "before needs an epoch", "lines are numbered within an attempt", status=422)
+        lines = await self.core.pages.lines(run_id, epoch=epoch, before=before, limit=limit)
+        return answer({"lines": lines})
+
+    async def series(self, request: web.Request) -> web.Response:
+        run_id = self._known(request)
+        metric = request.query.get("metric", "loss")
+        if not 1 <= len(metric) <= 128:
+            raise RelayError("bad_field", "metric is not a name", "1 to 128 characters", status=422)
+        points = query_int(request, "points", 500, 2, 5_000) or 2
+        return answer({"metric": metric, "points": await self.core.pages.series(run_id, metric, points)})
+
+    async def workers(self, request: web.Request) -> web.Response:
+        return answer({"now": self.core.clock.wall(), "workers": self.core.board.worker_rows()})
+
+    async def events(self, request: web.Request) -> web.Response:
+        run_id = request.query.get("run")
+        if run_id is not None and not is_id(run_id):
+            raise RelayError("bad_field", "no run can have that id", "letters, digits, . _ -", status=422)
+        rows = await self.core.reader.events(
+            after=query_int(request, "after", None, 0, 2**53),
+            before=query_int(request, "before", None, 0, 2**53),
+            run_id=run_id,
+            limit=query_int(request, "limit", 200, 1, MAX_EVENTS) or 1,
+        )
+        return answer({"now": self.core.clock.wall(), "events": rows})
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    async def force(self, request: web.Request) -> web.Response:
+        run_id = run_id_of(request)
+        body = await body_of(request, ForceBody)
+        run = await self.core.orders.force(
+            run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024), pod_gone=body.pod_gone
+        )
+        return answer({"run": self._row(run_id), "epoch": run.epoch})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        run_id = run_id_of(request)
+        body = await body_of(request, DrainBody)
+        order = await self.core.orders.drain(run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024))
+        return answer({"run": self._row(run_id), "order_id": order.id})
+
+    def _row(self, run_id: str) -> Any:
+        return self.core.board.run_row(self.core.board.runs[run_id])
+
+    def _known(self, request: web.Request) -> str:
+        run_id = run_id_of(request)
+        if run_id not in self.core.board.runs:
+            raise unknown_run(run_id)
+        return run_id
+
+    # -- sockets -------------------------------------------------------------------------------------------------
+
+    async def agent(self, request: web.Request) -> web.StreamResponse:
+        ws = await _upgraded(request, agent_socket())
+        try:
+            await AgentSession(self.core, ws).run()
+        finally:
+            request.app[SOCKETS].discard(ws)
+        return ws
+
+    async def feed(self, request: web.Request) -> web.StreamResponse:
+        ws = await _upgraded(request, feed_socket())
+        try:
+            await FeedSession(self.core, ws).run()
+        finally:
+            request.app[SOCKETS].discard(ws)
+        return ws
+
+
+SOCKETS: web.AppKey[set[Socket]] = web.AppKey("sockets", set)
+
+
+async def _upgraded(request: web.Request, ws: Socket) -> Socket:
+    if not ws.can_prepare(request).ok:
+        raise RelayError("no_upgrade", "this address speaks websocket", "connect with a websocket client", status=426)
+    await ws.prepare(request)
+    request.app[SOCKETS].add(ws)
+    return ws

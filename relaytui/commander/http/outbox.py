@@ -1,0 +1,57 @@
+"""What waits to be sent on one agent's socket: answers first, then acks, which say only the newest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from aiohttp import WSMsgType, web
+
+from relaytui.wire.codec import encode
+from relaytui.wire.messages import Ack, CommanderMessage
+from relaytui.wire.status import Stream
+
+MAX_WAITING = 10_000
+
+
+class Outbox:
+    """One sending task a connection, none a message. A peer that does not read is given up."""
+
+    def __init__(self, ws: web.WebSocketResponse) -> None:
+        self._ws = ws
+        self._answers: deque[bytes] = deque()
+        self._acks: dict[tuple[str, int, Stream], int] = {}
+        self._ready = asyncio.Event()
+        self.overflowed = False
+
+    def send(self, message: CommanderMessage) -> None:
+        if len(self._answers) >= MAX_WAITING:
+            self.overflowed = True
+        else:
+            self._answers.append(encode(message))
+        self._ready.set()
+
+    def ack(self, run_id: str, epoch: int, stream: Stream, seq: int) -> None:
+        self._acks[run_id, epoch, stream] = seq
+        self._ready.set()
+
+    async def run(self) -> None:
+        """Sends until cancelled, or until the peer cannot be reached."""
+        ready, answers = self._ready, self._answers
+        send = self._ws.send_frame
+        while not self.overflowed:
+            await ready.wait()
+            ready.clear()
+            while answers or self._acks:
+                while answers:
+                    await send(answers.popleft(), WSMsgType.TEXT)
+                acks, self._acks = self._acks, {}
+                for (run_id, epoch, stream), seq in acks.items():
+                    if answers:  # a renewal was answered meanwhile: it goes first
+                        await send(answers.popleft(), WSMsgType.TEXT)
+                    await send(encode(Ack(run_id=run_id, epoch=epoch, stream=stream, seq=seq)), WSMsgType.TEXT)
+
+    async def flush(self) -> None:
+        """What still waits, sent by whoever is about to close the socket."""
+        while self._answers:
+            await self._ws.send_frame(self._answers.popleft(), WSMsgType.TEXT)

@@ -1,0 +1,303 @@
+"""`/ws/agent`: one connected agent. Requests are answered after their commit; nothing here waits for a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from relaytui.commander.http.outbox import Outbox
+from relaytui.commander.model.lease import Deny, Refuse
+from relaytui.commander.services.core import Core
+from relaytui.commander.services.leases import Ask, Extended
+from relaytui.commander.services.reports import Applied, Missing
+from relaytui.commander.services.telemetry import Stream as TelemetryStream
+from relaytui.commander.services.telemetry import is_tidy
+from relaytui.commander.services.workers import wire_order
+from relaytui.wire.codec import convert, parse
+from relaytui.wire.errors import RelayError
+from relaytui.wire.messages import (
+    MAX_FRAME,
+    PROTOCOL,
+    Acquire,
+    AgentMessage,
+    Denied,
+    Granted,
+    Hello,
+    Order,
+    OrderAck,
+    Problem,
+    Refused,
+    Renew,
+    Renewed,
+    Reports,
+    Welcome,
+)
+from relaytui.wire.status import Stream
+from relaytui.wire.text import clean
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 10.0
+HELLO_WITHIN = 5.0
+IN_FLIGHT_BYTES = 4 << 20
+"""Reports of one connection on their way to the disk, at most; beyond, its socket is not read."""
+POLICY_VIOLATION = 1008
+INTERNAL = 1011
+REPLACED = 4001
+
+
+class AgentSession:
+    """One socket from hello to close."""
+
+    def __init__(self, core: Core, ws: web.WebSocketResponse) -> None:
+        self._core = core
+        self._ws = ws
+        self._outbox = Outbox(ws)
+        self._worker = ""
+        self._incarnation = ""
+        self._streams: dict[tuple[str, int], tuple[str, TelemetryStream]] = {}
+        self._in_flight = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        try:
+            hello = await self._hello()
+        except RelayError as problem:
+            await self._hang_up(problem)
+            return
+        self._worker, self._incarnation = hello.worker, hello.incarnation
+        self._sender = asyncio.create_task(self._send())
+        try:
+            await self._serve(hello)
+        except RelayError as problem:
+            await self._hang_up(problem)
+        except Exception:
+            log.exception("agent %s: its connection failed", self._worker)
+            await self._hang_up(RelayError("internal", "the commander failed at this", "see its log"), INTERNAL)
+        finally:
+            self._sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sender
+            for _, stream in self._streams.values():
+                self._core.telemetry.close(stream)
+            with contextlib.suppress(RelayError):  # stopping: the next start knows that nobody is connected
+                await self._core.workers.disconnect(self._incarnation, self)
+
+    async def _hello(self) -> Hello:
+        try:
+            message = await self._ws.receive(timeout=HELLO_WITHIN)
+        except TimeoutError:
+            raise RelayError("no_hello", f"no hello within {HELLO_WITHIN:g} s", "send hello first") from None
+        if message.type is not WSMsgType.TEXT:
+            raise RelayError("no_hello", "the first message was no hello", "send hello first, as text")
+        hello = _message(parse(message.data))
+        if not isinstance(hello, Hello):
+            raise RelayError("no_hello", "the first message was no hello", "send hello first")
+        if hello.protocol != PROTOCOL:
+            raise RelayError(
+                "protocol", f"the agent speaks protocol {hello.protocol}, this commander {PROTOCOL}",
+                "install the same version on both sides",
+            )  # fmt: skip
+        return hello
+
+    async def _serve(self, hello: Hello) -> None:
+        core = self._core
+        orders = await core.workers.connect(hello, self)
+        self._outbox.send(
+            Welcome(protocol=PROTOCOL, commander=core.generation, heartbeat=HEARTBEAT, now=core.clock.wall())
+        )
+        for order in orders:
+            self._outbox.send(wire_order(order))
+        ws = self._ws
+        while True:
+            message = await ws.receive()
+            if message.type is WSMsgType.TEXT:
+                data = message.data
+                plain = parse(data)
+                await self._take(_message(plain), plain, data)
+                if self._in_flight > IN_FLIGHT_BYTES:
+                    self._room.clear()
+                    await self._room.wait()
+            elif message.type is WSMsgType.BINARY:
+                raise RelayError("bad_frame", "a binary frame", "send JSON as text")
+            else:
+                return
+
+    async def _take(self, message: AgentMessage, plain: Any, data: str) -> None:
+        if type(message) is Reports:
+            if message.stream is Stream.TELEMETRY:
+                await self._telemetry(message, plain, data)
+            else:
+                self._state(message, len(data))
+        elif type(message) is Renew:
+            self._renew(message)
+        elif type(message) is Acquire:
+            await self._acquire(message)
+        elif type(message) is OrderAck:
+            await self._core.orders.acknowledge(
+                message.order_id, self._incarnation, message.accepted, clean(message.message, 1_024)
+            )
+        else:
+            raise RelayError("bad_message", "a second hello", "say hello once a connection")
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def _acquire(self, message: Acquire) -> None:
+        core = self._core
+        answer = await core.leases.acquire(
+            Ask(
+                message.run_id, self._worker, self._incarnation, message.request_id, message.mode,
+                message.highest_epoch, clean(message.config_hash, 128),
+            )
+        )  # fmt: skip
+        if isinstance(answer, Deny):
+            core.workers.waiting(self._incarnation, None if answer.final else message.run_id)
+            self._outbox.send(
+                Denied(
+                    request=message.request, run_id=message.run_id, code=answer.code, reason=answer.reason,
+                    retry_after=answer.retry_after, final=answer.final,
+                )
+            )  # fmt: skip
+            return
+        self._outbox.send(
+            Granted(
+                request=message.request, run_id=message.run_id, epoch=answer.epoch, token=answer.token,
+                lease_seconds=answer.length, config=core.config(message.run_id), newest=answer.newest,
+            )
+        )  # fmt: skip
+
+    def _renew(self, message: Renew) -> None:
+        def done(answer: Extended | Refuse | None, error: BaseException | None) -> None:
+            if isinstance(answer, Extended):
+                self._outbox.send(
+                    Renewed(
+                        request=message.request, run_id=message.run_id, epoch=message.epoch,
+                        lease_seconds=answer.length,
+                    )
+                )  # fmt: skip
+            elif isinstance(answer, Refuse):
+                self._refuse(message.run_id, message.epoch, answer, request=message.request)
+            else:
+                self._failed(error)
+
+        self._core.leases.renew(message.run_id, message.epoch, message.token, done)
+
+    def _state(self, message: Reports, size: int) -> None:
+        self._in_flight += size
+
+        def done(answer: Applied | Missing | Refuse | None, error: BaseException | None) -> None:
+            self._landed(size)
+            if isinstance(answer, Applied):
+                self._outbox.ack(message.run_id, message.epoch, message.stream, answer.seq)
+            elif isinstance(answer, Missing):
+                self._gap(message, answer)
+            elif isinstance(answer, Refuse):
+                self._refuse(message.run_id, message.epoch, answer, stream=message.stream)
+            else:
+                self._failed(error)
+
+        self._core.reports.submit(message, done)
+
+    async def _telemetry(self, message: Reports, plain: Any, data: str) -> None:
+        key = (message.run_id, message.epoch)
+        opened = self._streams.get(key)
+        if opened is None or opened[0] != message.token:
+            stream = await self._core.telemetry.open(message.run_id, message.epoch, message.token)
+            if isinstance(stream, Refuse):
+                self._refuse(message.run_id, message.epoch, stream, stream=message.stream)
+                return
+            opened = self._streams[key] = (message.token, stream)
+        size = len(data)
+        self._in_flight += size
+
+        def acked(seq: int, error: BaseException | None) -> None:
+            self._landed(size)
+            if error is None:
+                self._outbox.ack(message.run_id, message.epoch, message.stream, seq)
+            else:
+                self._failed(error)
+
+        missing = self._core.telemetry.ingest(
+            opened[1], message.first_seq, message.reports, plain["reports"], is_tidy(data), acked
+        )
+        if missing is not None:
+            self._landed(size)
+            self._gap(message, missing)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _landed(self, size: int) -> None:
+        self._in_flight -= size
+        if self._in_flight <= IN_FLIGHT_BYTES // 2:
+            self._room.set()
+
+    def _gap(self, message: Reports, missing: Missing) -> None:
+        self._outbox.send(
+            Refused(
+                run_id=message.run_id, epoch=message.epoch, code="gap", stream=message.stream,
+                message=f"reports from {missing.expected} on are missing", expected=missing.expected,
+            )
+        )  # fmt: skip
+
+    def _refuse(
+        self, run_id: str, epoch: int, refuse: Refuse, *, request: int = 0, stream: Stream | None = None
+    ) -> None:
+        self._outbox.send(
+            Refused(
+                run_id=run_id, epoch=epoch, code=refuse.code, message=refuse.message, request=request, stream=stream
+            )
+        )
+
+    def _failed(self, error: BaseException | None) -> None:
+        """Nothing was stored: the agent comes back and sends again what was not acknowledged."""
+        code = error.code if isinstance(error, RelayError) else "internal"
+        self._outbox.send(Problem(code=code, message=clean(str(error), 300), hint="connect again"))
+        self._close_soon(INTERNAL)
+
+    def send_order(self, order: Order) -> None:
+        self._outbox.send(order)
+
+    def replace_by_other(self) -> None:
+        self._close_soon(REPLACED)
+
+    def _close_soon(self, code: int) -> None:
+        if not self._closing:
+            self._closing = True
+            task = asyncio.get_running_loop().create_task(self._close(code))
+            _closing.add(task)
+            task.add_done_callback(_closing.discard)
+
+    _closing = False
+
+    async def _close(self, code: int) -> None:
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await self._outbox.flush()
+            await self._ws.close(code=code)
+
+    async def _send(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            await self._outbox.run()
+            self._close_soon(POLICY_VIOLATION)
+
+    async def _hang_up(self, problem: RelayError, code: int = POLICY_VIOLATION) -> None:
+        self._outbox.send(Problem(code=problem.code, message=problem.message, hint=problem.hint))
+        await self._close(code)
+
+
+def _message(plain: Any) -> AgentMessage:
+    kind: Any = AgentMessage
+    message: AgentMessage = convert(plain, kind)
+    return message
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def agent_socket() -> web.WebSocketResponse:
+    return web.WebSocketResponse(heartbeat=HEARTBEAT, compress=False, max_msg_size=MAX_FRAME, timeout=1.0)

@@ -1,0 +1,124 @@
+"""`/ws/feed`: one dashboard. A snapshot, then what changes; lines and points of the runs it watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from aiohttp import WSMsgType, web
+
+from relaytui import __version__
+from relaytui.commander.services.core import Core
+from relaytui.commander.services.hub import Subscriber
+from relaytui.wire.codec import decode, encode
+from relaytui.wire.errors import RelayError
+from relaytui.wire.feed import Beat, ClientFeed, Lines, Snapshot
+from relaytui.wire.rows import LogLine
+
+HEARTBEAT = 10.0
+BEAT = 1.0
+TOO_SLOW = 4008
+POLICY_VIOLATION = 1008
+MAX_MESSAGE = 256 << 10
+
+
+def feed_socket() -> web.WebSocketResponse:
+    return web.WebSocketResponse(heartbeat=HEARTBEAT, compress=False, max_msg_size=MAX_MESSAGE, timeout=1.0)
+
+
+def snapshot(core: Core) -> Snapshot:
+    return Snapshot(
+        now=core.clock.wall(),
+        commander=core.generation,
+        version=__version__,
+        lease_seconds=core.settings.lease_seconds,
+        runs=core.board.run_rows(),
+        workers=core.board.worker_rows(),
+        events=list(core.board.events),
+    )
+
+
+class FeedSession:
+    def __init__(self, core: Core, ws: web.WebSocketResponse) -> None:
+        self._core = core
+        self._ws = ws
+
+    async def run(self) -> None:
+        hub = self._core.hub
+        subscriber = hub.subscribe()
+        # Queued before anything else can happen: no change between the picture and the subscription is lost.
+        subscriber.offer(encode(snapshot(self._core)))
+        sender = asyncio.create_task(self._send(subscriber))
+        try:
+            await self._receive(subscriber)
+        except RelayError as problem:
+            message = f"{problem.code}: {problem.message}".encode()[:120]
+            await self._ws.close(code=POLICY_VIOLATION, message=message)
+        finally:
+            hub.unsubscribe(subscriber)
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sender
+
+    async def _receive(self, subscriber: Subscriber) -> None:
+        while True:
+            message = await self._ws.receive()
+            if message.type is WSMsgType.TEXT:
+                watch = decode(message.data, ClientFeed)
+                before = set(subscriber.watched)
+                self._core.hub.watch(subscriber, watch.runs)
+                for run_id in dict.fromkeys(watch.runs):
+                    if watch.backlog and run_id != "*" and run_id not in before:
+                        await self._backlog(subscriber, run_id, watch.backlog)
+            elif message.type is WSMsgType.BINARY:
+                raise RelayError("bad_frame", "a binary frame", "send JSON as text")
+            else:
+                return
+
+    async def _backlog(self, subscriber: Subscriber, run_id: str, count: int) -> None:
+        """The newest lines first, then those that came while they were read, none twice and none left out."""
+        core = self._core
+        subscriber.hold(run_id)
+        epoch = n = 0
+        try:
+            await core.frames.run(lambda tx: None)  # what was shown before the hold is on disk after this
+            lines = await core.pages.lines(run_id, epoch=None, before=None, limit=count)
+            for message in _grouped(run_id, lines):
+                subscriber.offer(encode(message))
+            if lines:
+                epoch, n = lines[-1].epoch, lines[-1].n
+        finally:
+            subscriber.release(run_id, epoch, n)
+
+    async def _send(self, subscriber: Subscriber) -> None:
+        ready, queue, clock = subscriber.ready, subscriber.queue, self._core.clock
+        send = self._ws.send_frame
+        try:
+            while not subscriber.dropped:
+                try:
+                    await asyncio.wait_for(ready.wait(), BEAT)
+                except TimeoutError:
+                    await send(encode(Beat(now=clock.wall())), WSMsgType.TEXT)
+                    continue
+                ready.clear()
+                while queue:
+                    await send(subscriber.take(), WSMsgType.TEXT)
+            await self._ws.close(code=TOO_SLOW, message=b"too slow")
+        except ConnectionError:
+            pass  # the receiving side sees the close
+
+
+def _grouped(run_id: str, lines: list[LogLine]) -> list[Lines]:
+    """Lines that follow each other in one message, at most 500 in each."""
+    messages: list[Lines] = []
+    start = 0
+    for index in range(1, len(lines) + 1):
+        first = lines[start]
+        follows = index < len(lines) and lines[index].epoch == first.epoch and lines[index].n == lines[index - 1].n + 1
+        if not follows or index - start >= 500:
+            texts = [line.text for line in lines[start:index]]
+            messages.append(
+                Lines(run_id=run_id, epoch=first.epoch, n=first.n, t=first.t, lines=texts, backlog=True)
+            )  # fmt: skip
+            start = index
+    return messages

@@ -1,0 +1,175 @@
+"""A commander from start to stop: state folder, stores, socket, sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from contextlib import AsyncExitStack
+
+from aiohttp import web
+
+from relaytui import __version__
+from relaytui.commander.folder import StateFolder
+from relaytui.commander.http.app import close_sockets, make_app
+from relaytui.commander.http.guard import Credentials, served_hosts
+from relaytui.commander.services import endings
+from relaytui.commander.services.core import Core
+from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store import history
+from relaytui.commander.store.changes import Change
+from relaytui.commander.store.database import RELAY, TELEMETRY, open_database
+from relaytui.commander.store.reader import Reader
+from relaytui.commander.store.writer import Writer
+from relaytui.wire.clock import Clock, SystemClock
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.state import Address
+
+log = logging.getLogger(__name__)
+
+CLOSE_WITHIN = 0.5
+TIDY_EVERY = 600.0
+
+
+class Commander:
+    """`await start()`, then it serves at `url` until `await stop()`. One per state folder."""
+
+    def __init__(self, settings: CommanderSettings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.url = ""
+        self.port = 0
+        self._core: Core | None = None
+        self._stack = AsyncExitStack()
+        self._stopping = False
+
+    @property
+    def core(self) -> Core:
+        assert self._core is not None, "not started"
+        return self._core
+
+    @property
+    def generation(self) -> str:
+        """Id of this commander's history; another one means the state was lost or replaced."""
+        return self.core.generation
+
+    async def start(self) -> None:
+        """RelayError where it cannot: settings (USAGE), state (STATE), address (UNAVAILABLE)."""
+        self.settings.check_exposure()
+        async with AsyncExitStack() as stack:
+            folder = await asyncio.to_thread(StateFolder, self.settings.state)
+            stack.callback(folder.close)
+            core = await self._open(folder, stack)
+            listener = listen(self.settings.host, self.settings.port)
+            stack.callback(listener.close)
+            self.port = listener.getsockname()[1]
+            credentials = Credentials(folder.key, self.settings.shared_secret)
+            await asyncio.to_thread(credentials.stretch)
+            await core.load()
+            await self._serve(core, credentials, listener, stack)
+            self.url = address_of(self.settings.host, self.port)
+            address = Address(self.url, os.getpid(), __version__, self.clock.wall())
+            await asyncio.to_thread(folder.announce, address)
+            stack.callback(folder.retract)
+            self._core = core
+            self._stack = stack.pop_all()
+
+    async def stop(self) -> None:
+        """Within two seconds; runs train on, and agents come back to the next one."""
+        if not self._stopping:
+            self._stopping = True
+            await self._stack.aclose()
+
+    async def _open(self, folder: StateFolder, stack: AsyncExitStack) -> Core:
+        """The stores and everything above them but the socket."""
+
+        def committed(changes: list[Change]) -> None:
+            core.committed(changes)
+
+        relay_path, telemetry_path = folder.path / RELAY.file, folder.path / TELEMETRY.file
+        relay = Writer(await asyncio.to_thread(open_database, relay_path, RELAY), RELAY.name, committed)
+        stack.push_async_callback(relay.close)
+        telemetry = Writer(await asyncio.to_thread(open_database, telemetry_path, TELEMETRY), TELEMETRY.name)
+        stack.push_async_callback(telemetry.close)
+        reader = await Reader.open(relay_path, telemetry_path)
+        stack.push_async_callback(reader.close)
+        core = Core(self.settings, self.clock, relay, telemetry, reader, folder.key)
+        return core
+
+    async def _serve(
+        self, core: Core, credentials: Credentials, listener: socket.socket, stack: AsyncExitStack
+    ) -> None:
+        app = make_app(core, credentials, served_hosts(self.settings, self.port))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, listener).start()
+        stack.push_async_callback(close_sockets, app, CLOSE_WITHIN)
+        sweeper = asyncio.create_task(self._sweep(core))
+        stack.push_async_callback(_cancelled, sweeper)
+
+        def started(tx: object) -> None:
+            history.add_event(tx, self.clock.wall(), "commander.started", endings.COMMANDER, f"relay {__version__}")  # type: ignore[arg-type]
+
+        await core.relay.run(started)
+
+    async def _sweep(self, core: Core) -> None:
+        """Once a second or so, for ever: no error ends it."""
+        interval = min(1.0, self.settings.lease_seconds / 10)
+        loop = asyncio.get_running_loop()
+        tidied = loop.time()
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await core.leases.sweep()
+                if loop.time() - tidied > TIDY_EVERY:
+                    tidied = loop.time()
+                    await core.workers.tidy()
+            except Exception as error:  # noqa: BLE001 - a full disk today is no reason to sweep no more tomorrow
+                log.error("the sweep failed: %s", error)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; RelayError (exit UNAVAILABLE) names the address and what to do."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            "127.0.0.1" if host == "localhost" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise _unavailable(f"{host} is no address of this machine: {error.strerror}", "see RELAY_HOST") from None
+    listener = socket.socket(family, kind, proto)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise _unavailable(
+                f"port {port} on {host} is taken", "name another with --port (0 takes a free one)"
+            ) from None
+        hint = "name another with --port" if error.errno == errno.EACCES else "see RELAY_HOST and PORT"
+        raise _unavailable(f"cannot listen on {host} port {port}: {error.strerror}", hint) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _unavailable(message: str, hint: str) -> RelayError:
+    return RelayError("address_unavailable", message, hint, exit_code=Exit.UNAVAILABLE)
+
+
+def address_of(host: str, port: int) -> str:
+    """Where clients on this machine find a commander bound to `host`."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{name}:{port}"

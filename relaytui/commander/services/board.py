@@ -1,0 +1,231 @@
+"""The live picture in memory: what dashboards see at once. Only a cache of what is committed, plus last telemetry."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from relaytui.commander.model.lease import Lease, LeaseState
+from relaytui.commander.model.records import Worker
+from relaytui.commander.model.run import Run
+from relaytui.commander.store.telemetry import Last
+from relaytui.wire.clock import Clock
+from relaytui.wire.numbers import Number
+from relaytui.wire.rows import EventRow, RunRow, WorkerRow
+from relaytui.wire.status import RunStatus, WorkerStatus
+
+KEPT_EVENTS = 200
+HTTP_WORKER_AWAY = 300.0
+"""Seconds after which a worker that only calls (the original's) counts as offline."""
+
+
+class RunView:
+    """One run as it is now; telemetry of an epoch below the newest heard of changes nothing."""
+
+    __slots__ = (
+        "expires", "first_loss", "heard_epoch", "lease", "loss", "lr", "rate", "reported_at", "reward", "run", "step",
+        "total",
+    )  # fmt: skip
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.lease: Lease | None = None
+        self.expires = 0.0
+        self.heard_epoch = 0
+        self.step = 0
+        self.total: int | None = None
+        self.rate: float | None = None
+        self.loss: Number | None = None
+        self.first_loss: Number | None = None
+        self.lr: Number | None = None
+        self.reward: Number | None = None
+        self.reported_at: float | None = None
+
+    def hear(self, last: Last) -> None:
+        if last.epoch < self.heard_epoch:
+            return
+        self._turn_to(last.epoch)
+        self.reported_at = last.reported_at
+        if last.step is not None:
+            self.step = last.step
+        if last.total is not None:
+            self.total = last.total
+        self.rate = last.rate
+        metrics = last.metrics
+        self.loss = metrics.get("loss", self.loss)
+        self.lr = metrics.get("lr", self.lr)
+        self.reward = metrics.get("reward", self.reward)
+        if self.first_loss is None:
+            self.first_loss = last.first_loss
+
+    def stepped(self, epoch: int, step: int) -> None:
+        """A state report or an original worker named the step."""
+        if epoch >= self.heard_epoch:
+            self._turn_to(epoch)
+            self.step = step
+
+    def _turn_to(self, epoch: int) -> None:
+        if epoch > self.heard_epoch:
+            self.heard_epoch = epoch
+            self.rate = None
+
+
+class WorkerView:
+    __slots__ = ("connected", "polls", "seen_at", "waiting_for", "worker")
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.connected = False
+        self.seen_at = worker.seen_at
+        self.waiting_for: str | None = None
+        self.polls = worker.incarnation.startswith("http-")
+        """An original worker: no socket, known by its calls only."""
+
+
+class Board:
+    """Runs, workers and the newest events. Read and changed in the loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.runs: dict[str, RunView] = {}
+        self.workers: dict[str, WorkerView] = {}
+        self.events: deque[EventRow] = deque(maxlen=KEPT_EVENTS)
+        self.holding: dict[str, str] = {}
+        """incarnation -> run it holds"""
+
+    def save_run(self, run: Run) -> RunView:
+        view = self.runs.get(run.run_id)
+        if view is None:
+            view = self.runs[run.run_id] = RunView(run)
+        view.run = run
+        return view
+
+    def save_lease(self, lease: Lease) -> list[str]:
+        """Incarnations whose rows changed with it."""
+        view = self.runs[lease.run_id]
+        before = view.lease
+        view.lease = lease
+        view.expires = lease.expires
+        changed = [lease.incarnation]
+        if before is not None and self.holding.get(before.incarnation) == lease.run_id:
+            del self.holding[before.incarnation]
+            changed.append(before.incarnation)
+        if lease.state in (LeaseState.HELD, LeaseState.REVOKED):
+            self.holding[lease.incarnation] = lease.run_id
+            worker = self.workers.get(lease.incarnation)
+            if worker is not None:
+                worker.waiting_for = None
+        return changed
+
+    def save_worker(self, worker: Worker) -> WorkerView:
+        view = self.workers.get(worker.incarnation)
+        if view is None:
+            view = self.workers[worker.incarnation] = WorkerView(worker)
+        view.worker = worker
+        view.seen_at = max(view.seen_at, worker.seen_at)
+        return view
+
+    def soonest_expiry(self) -> float | None:
+        """Boot-clock time at which the first live lease runs out."""
+        live = [
+            view.expires
+            for view in self.runs.values()
+            if view.lease is not None and view.lease.state in (LeaseState.HELD, LeaseState.REVOKED)
+        ]
+        return min(live, default=None)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def run_row(self, view: RunView) -> RunRow:
+        run, lease = view.run, view.lease
+        # While a revoked lease runs its holder may still be training: it stays named until it is known to be gone.
+        held = lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED)
+        training = run.status in (RunStatus.RUNNING, RunStatus.DRAINING)
+        return RunRow(
+            run_id=run.run_id,
+            mode=run.mode,
+            status=run.status,
+            epoch=run.epoch,
+            created_at=run.created_at,
+            updated_at=run.updated_at,
+            message=run.message,
+            holder=lease.worker if held and lease is not None else None,
+            incarnation=lease.incarnation if held and lease is not None else None,
+            lease_expires_at=self._clock.wall() + view.expires - self._clock.boot() if held else None,
+            lease_seconds=lease.length if lease is not None else 0.0,
+            draining_since=run.draining_since,
+            step=view.step,
+            total=view.total,
+            rate=view.rate if training else None,
+            loss=view.loss,
+            first_loss=view.first_loss,
+            lr=view.lr,
+            reward=view.reward,
+            reported_at=view.reported_at,
+            newest_checkpoint=run.newest_checkpoint,
+            newest_step=run.newest_step,
+            checkpoints=run.checkpoints,
+            published=run.published,
+            attempts=run.attempts,
+        )
+
+    def worker_row(self, view: WorkerView) -> WorkerRow:
+        worker = view.worker
+        run_id = self.holding.get(worker.incarnation)
+        run = self.runs[run_id] if run_id is not None else None
+        return WorkerRow(
+            worker=worker.worker,
+            incarnation=worker.incarnation,
+            status=self._worker_status(view, run),
+            seen_at=self._clock.wall() if view.connected else view.seen_at,
+            connected_at=worker.connected_at,
+            host=worker.host,
+            version=worker.version,
+            gpu=worker.gpu,
+            gpus=worker.gpus,
+            run_id=run_id,
+            epoch=run.lease.epoch if run is not None and run.lease is not None else 0,
+            waiting_for=view.waiting_for if run_id is None else None,
+        )
+
+    def _worker_status(self, view: WorkerView, run: RunView | None) -> WorkerStatus:
+        here = view.connected or (view.polls and self._clock.wall() - view.seen_at < HTTP_WORKER_AWAY)
+        if not here:
+            return WorkerStatus.OFFLINE
+        if run is None:
+            return WorkerStatus.IDLE
+        return WorkerStatus.DRAINING if run.run.status is RunStatus.DRAINING else WorkerStatus.BUSY
+
+    def run_rows(self) -> list[RunRow]:
+        return [self.run_row(view) for view in self.runs.values()]
+
+    def worker_rows(self) -> list[WorkerRow]:
+        return [self.worker_row(view) for view in self.workers.values()]
+
+    # -- loading -------------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        runs: Iterable[Run],
+        leases: Iterable[Lease],
+        workers: Iterable[Worker],
+        events: Iterable[EventRow],
+        steps: Iterable[tuple[str, int, int]],
+        telemetry: Iterable[Last],
+    ) -> None:
+        """`steps`: (run, epoch, step) of the newest attempts; `telemetry` in the order of epochs."""
+        for run in runs:
+            self.save_run(run)
+        for lease in leases:
+            self.save_lease(lease)
+        for worker in workers:
+            self.save_worker(worker)
+        self.events.extend(events)
+        for last in telemetry:
+            view = self.runs.get(last.run_id)
+            if view is not None:
+                view.hear(last)
+        for run_id, epoch, step in steps:
+            view = self.runs[run_id]
+            if epoch > view.heard_epoch or step > view.step:
+                view.stepped(epoch, step)

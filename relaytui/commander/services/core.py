@@ -1,0 +1,137 @@
+"""All services of one commander, wired together; what transactions changed is told to the live picture here."""
+
+from __future__ import annotations
+
+import secrets
+
+from relaytui.commander.services.board import Board
+from relaytui.commander.services.hub import Hub
+from relaytui.commander.services.leases import Leases
+from relaytui.commander.services.orders import Orders
+from relaytui.commander.services.pages import Pages
+from relaytui.commander.services.reports import StateReports
+from relaytui.commander.services.telemetry import Telemetry
+from relaytui.commander.services.workers import Workers
+from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store import attempts, history, runs
+from relaytui.commander.store import telemetry as telemetry_store
+from relaytui.commander.store.changes import (
+    AttemptStepped,
+    Change,
+    CheckpointSaved,
+    EventSaved,
+    LeaseExtended,
+    LeaseSaved,
+    OrderGiven,
+    RunSaved,
+    WorkerForgotten,
+    WorkerSaved,
+)
+from relaytui.commander.store.reader import Reader
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.clock import Clock
+from relaytui.wire.messages import RunConfig
+
+
+class Core:
+    """Made by the server with open stores; `load` must be awaited before anything else."""
+
+    def __init__(
+        self,
+        settings: CommanderSettings,
+        clock: Clock,
+        relay: Writer,
+        telemetry: Writer,
+        reader: Reader,
+        state_key: bytes,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.relay = relay
+        self.frames = telemetry
+        self.reader = reader
+        self.board = Board(clock)
+        self.hub = Hub(self.board, clock)
+        self.leases = Leases(relay, self.board, clock, state_key, settings.lease_seconds)
+        self.orders = Orders(relay, clock)
+        self.reports = StateReports(relay, self.leases, clock)
+        self.telemetry = Telemetry(relay, telemetry, self.board, self.hub, clock)
+        self.pages = Pages(reader)
+        self.workers = Workers(relay, self.board, self.hub, clock)
+        self.generation = ""
+        """Id of this commander's history, made when its database was."""
+
+    async def load(self) -> None:
+        """The live picture from the store, then the leases' reconnect window."""
+
+        def relay(tx: Tx) -> str:
+            generation = history.meta(tx, "generation")
+            if generation is None:
+                generation = secrets.token_hex(8)
+                history.set_meta(tx, "generation", generation)
+            steps = [(row.run_id, row.epoch, row.last_step) for row in attempts.newest(tx)]
+            self.board.load(
+                runs.everything(tx),
+                runs.all_leases(tx),
+                history.workers(tx),
+                history.newest_events(tx, 200),
+                steps,
+                last,
+            )
+            return generation
+
+        last = await self.frames.run(telemetry_store.all_streams)
+        self.generation = await self.relay.run(relay)
+        await self.leases.recover("the commander started")
+
+    def committed(self, changes: list[Change]) -> None:
+        """The writer's callback: called in the loop with what a batch of transactions changed, in order."""
+        board, hub = self.board, self.hub
+        for change in changes:
+            match change:
+                case LeaseExtended():
+                    view = board.runs.get(change.run_id)
+                    if view is not None:
+                        view.expires = max(view.expires, change.expires)
+                        hub.run(change.run_id)
+                case RunSaved():
+                    view = board.save_run(change.run)
+                    hub.run(change.run.run_id)
+                    if view.lease is not None:
+                        hub.worker(view.lease.incarnation)
+                case LeaseSaved():
+                    for incarnation in board.save_lease(change.lease):
+                        hub.worker(incarnation)
+                    hub.run(change.lease.run_id)
+                case AttemptStepped():
+                    view = board.runs.get(change.run_id)
+                    if view is not None:
+                        view.stepped(change.epoch, change.step)
+                        hub.run(change.run_id)
+                case EventSaved():
+                    board.events.append(change.row)
+                    hub.event(change.row)
+                case CheckpointSaved():
+                    hub.checkpoint(change.row)
+                case WorkerSaved():
+                    worker = board.save_worker(change.worker)
+                    worker.connected = self.workers.is_connected(change.worker.incarnation)
+                    hub.worker(change.worker.incarnation)
+                case WorkerForgotten():
+                    board.workers.pop(change.incarnation, None)
+                    hub.worker_gone(change.incarnation)
+                case OrderGiven():
+                    self.workers.deliver(change.order)
+
+    def config(self, run_id: str) -> RunConfig:
+        """What a grant tells an agent about its run."""
+        settings = self.settings
+        return RunConfig(
+            l1_root=settings.l1_root,
+            run_id=run_id,
+            ckpt_interval_sec=settings.ckpt_interval,
+            ckpt_keep_last_n=settings.ckpt_keep_last_n,
+            hf_sync_interval_sec=settings.hf_sync_interval,
+            hf_repo=settings.hf_repo,
+            hf_push_on_improve=settings.hf_push_on_improve,
+        )

@@ -1,0 +1,82 @@
+"""How attempts end and leases come back: shared by reports, force, sweep and acquire. Runs inside transactions."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.lease import Lease, LeaseState
+from relaytui.commander.model.records import Attempt
+from relaytui.commander.model.run import CAUSE_OF, RULES, Cause, Run, change
+from relaytui.commander.store import attempts, history, runs
+from relaytui.commander.store.changes import AttemptStepped
+from relaytui.commander.store.writer import Tx
+from relaytui.wire.status import Outcome
+
+COMMANDER = "commander"
+
+
+def end_attempt(
+    tx: Tx, attempt: Attempt, outcome: Outcome, at: float, message: str, *, exit_code: int | None = None, step: int = 0
+) -> Attempt:
+    """Closes the attempt's record and the orders open for it."""
+    attempts.close_orders(tx, attempt.run_id, attempt.epoch, at)
+    return attempts.save(
+        tx,
+        replace(
+            attempt,
+            ended_at=at,
+            outcome=outcome,
+            message=message,
+            exit_code=exit_code,
+            last_step=max(attempt.last_step, step),
+        ),
+    )
+
+
+def end_run(
+    tx: Tx,
+    run: Run,
+    lease: Lease,
+    attempt: Attempt,
+    outcome: Outcome,
+    at: float,
+    message: str,
+    *,
+    actor: str,
+    exit_code: int | None = None,
+    step: int = 0,
+    state: LeaseState = LeaseState.RELEASED,
+) -> Run:
+    """The attempt that holds the run is over: run, lease, attempt and history say so together."""
+    cause = CAUSE_OF[outcome]
+    end_attempt(tx, attempt, outcome, at, message, exit_code=exit_code, step=step)
+    runs.save_lease(tx, replace(lease, state=state))
+    rule = RULES[cause]
+    seen = rule.through or (rule.after if rule.after.ended else None)
+    said = message or str(outcome)
+    text = said if seen is None or rule.through is None else f"{seen}: {said}"
+    run = runs.save(tx, change(run, cause, at, text))
+    if step:
+        tx.changes.append(AttemptStepped(run.run_id, attempt.epoch, step))
+    data = {"outcome": str(outcome), "worker": attempt.worker}
+    if exit_code is not None:
+        data["exit_code"] = str(exit_code)
+    history.add_event(tx, at, f"run.{seen or outcome}", actor, said, run.run_id, attempt.epoch, data)
+    return run
+
+
+def revive(tx: Tx, run: Run, lease: Lease, attempt: Attempt, at: float, expires: float, boot_id: str) -> Run:
+    """An expired lease that nobody else took goes back to its holder, in the same epoch."""
+    lease = replace(lease, state=LeaseState.HELD, expires=expires, boot_id=boot_id, grace=0.0)
+    run = change(run, Cause.REVIVED, at, f"{lease.worker} is back")
+    if lease.started:
+        run = change(run, Cause.STARTED, at, run.message)
+    if attempts.drain_in_force(tx, run.run_id, lease.epoch):
+        run = change(run, Cause.DRAIN_ASKED, at, "draining")
+    runs.save(tx, run)
+    runs.save_lease(tx, lease)
+    attempts.save(tx, replace(attempt, ended_at=None, outcome=None, exit_code=None, message=""))
+    history.add_event(
+        tx, at, "lease.revived", lease.worker, "came back before anybody else took the run", run.run_id, lease.epoch
+    )
+    return run

@@ -1,0 +1,235 @@
+"""Leases: acquire, renew, the sweep, and what a restart does. The rules are in the model; here they are carried out."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.lease import (
+    Again,
+    Deny,
+    Lease,
+    LeaseState,
+    Refuse,
+    Renewal,
+    after_restart,
+    decide_acquire,
+    decide_renew,
+    outcome_when_silent,
+)
+from relaytui.commander.model.records import Attempt
+from relaytui.commander.model.run import Cause, Run, change
+from relaytui.commander.services import endings
+from relaytui.commander.services.board import Board
+from relaytui.commander.store import attempts, checkpoints, history, runs
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.clock import Clock
+from relaytui.wire.messages import CheckpointRef
+from relaytui.wire.proof import token_hash
+from relaytui.wire.status import Outcome, RunStatus
+
+STALL = 5.0
+"""Seconds without a sweep after which holders could not have reached us (suspend, a stalled loop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request for a run. `mode` None: whatever the run has, `sft` for a new one."""
+
+    run_id: str
+    worker: str
+    incarnation: str
+    request_id: str
+    mode: str | None
+    highest_epoch: int = 0
+    config_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    epoch: int
+    token: str
+    length: float
+    newest: CheckpointRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    length: float
+
+
+class Leases:
+    def __init__(self, writer: Writer, board: Board, clock: Clock, state_key: bytes, length: float) -> None:
+        self._writer = writer
+        self._board = board
+        self._clock = clock
+        self._key = hmac.new(state_key, b"relay lease tokens 1", hashlib.sha256).digest()
+        self.boot_id = clock.boot_id()
+        self._swept = clock.boot()
+        self.length = length
+
+    def token(self, salt: bytes, run_id: str, epoch: int) -> str:
+        """Made again from the state key, so that a retry gets the same one and none is stored."""
+        return hmac.new(self._key, salt + f"{run_id} {epoch}".encode(), hashlib.sha256).hexdigest()
+
+    # -- acquire -------------------------------------------------------------------------------------------------
+
+    async def acquire(self, ask: Ask) -> Given | Deny:
+        return await self._writer.run(lambda tx: self.acquire_in(tx, ask))
+
+    def acquire_in(self, tx: Tx, ask: Ask) -> Given | Deny:
+        at, now = self._clock.wall(), self._clock.boot()
+        run = runs.get(tx, ask.run_id)
+        created = run is None
+        if run is None:
+            run = Run(ask.run_id, ask.mode or "sft", RunStatus.QUEUED, 0, at, at)
+        lease = runs.get_lease(tx, ask.run_id)
+        decision = decide_acquire(
+            run, lease, incarnation=ask.incarnation, request_id=ask.request_id, mode=ask.mode,
+            highest=ask.highest_epoch, now=now,
+        )  # fmt: skip
+        if isinstance(decision, Deny):
+            return decision
+        if isinstance(decision, Again):
+            return self._again(tx, run, lease, at, now)
+        if decision.supersedes is not None:
+            run = self._supersede(tx, run, lease, at)
+        if created:
+            # Before the attempt and the event: both refer to it.
+            runs.save(tx, run)
+            history.add_event(tx, at, "run.created", ask.worker, f"a new {run.mode} run", run.run_id)
+        return self._grant(tx, run, ask, decision.epoch, at, now)
+
+    def _grant(self, tx: Tx, run: Run, ask: Ask, epoch: int, at: float, now: float) -> Given:
+        salt = secrets.token_bytes(16)
+        token = self.token(salt, run.run_id, epoch)
+        hashed = token_hash(token)
+        # The step shown stays what the run reached until this attempt says where it starts.
+        attempts.save(
+            tx,
+            Attempt(
+                run.run_id, epoch, ask.worker, ask.incarnation, ask.request_id, hashed, salt, at,
+                config_hash=ask.config_hash,
+            ),
+        )  # fmt: skip
+        changed = change(run, Cause.GRANTED, at, f"granted to {ask.worker}")
+        runs.save(tx, replace(changed, epoch=epoch, attempts=run.attempts + 1))
+        lease = Lease(
+            run.run_id, epoch, hashed, ask.worker, ask.incarnation, ask.request_id, LeaseState.HELD, self.length,
+            self.boot_id, now + self.length,
+        )  # fmt: skip
+        runs.save_lease(tx, lease)
+        newest = checkpoints.line(tx, run.run_id).reference()
+        message = f"granted for {self.length:g} s" + (f", newest checkpoint {newest.name}" if newest else "")
+        history.add_event(tx, at, "lease.granted", ask.worker, message, run.run_id, epoch)
+        return Given(epoch, token, self.length, newest)
+
+    def _again(self, tx: Tx, run: Run, lease: Lease | None, at: float, now: float) -> Given:
+        assert lease is not None
+        attempt = attempts.get(tx, run.run_id, lease.epoch)
+        assert attempt is not None
+        expires = now + lease.length
+        if lease.state is LeaseState.EXPIRED:
+            endings.revive(tx, run, lease, attempt, at, expires, self.boot_id)
+        else:
+            runs.extend(tx, run.run_id, lease.epoch, lease.token_hash, self.boot_id, expires)
+        newest = checkpoints.line(tx, run.run_id).reference()
+        return Given(lease.epoch, self.token(attempt.salt, run.run_id, lease.epoch), lease.length, newest)
+
+    def _supersede(self, tx: Tx, run: Run, lease: Lease | None, at: float) -> Run:
+        assert lease is not None
+        attempt = attempts.get(tx, run.run_id, lease.epoch)
+        assert attempt is not None
+        message = f"{lease.worker} asked anew"
+        return endings.end_run(tx, run, lease, attempt, Outcome.SUPERSEDED, at, message, actor=lease.worker)
+
+    # -- renew ---------------------------------------------------------------------------------------------------
+
+    def renew(
+        self,
+        run_id: str,
+        epoch: int,
+        token: str,
+        done: Callable[[Extended | Refuse | None, BaseException | None], None],
+    ) -> None:
+        """`done` is called after the commit; an ordinary renewal is one statement."""
+        hashed = token_hash(token)
+        self._writer.submit(lambda tx: self._renew_in(tx, run_id, epoch, hashed), done)
+
+    def _renew_in(self, tx: Tx, run_id: str, epoch: int, hashed: bytes) -> Extended | Refuse:
+        expires = self._clock.boot() + self.length
+        if runs.extend(tx, run_id, epoch, hashed, self.boot_id, expires):
+            return Extended(self.length)
+        run = runs.get(tx, run_id)
+        lease = runs.get_lease(tx, run_id)
+        attempt = attempts.get(tx, run_id, epoch)
+        right = attempt is not None and hmac.compare_digest(attempt.token_hash, hashed)
+        decision = decide_renew(run, lease, epoch, known=attempt is not None, right=right)
+        if isinstance(decision, Refuse):
+            return decision
+        if decision is Renewal.REVIVE:
+            assert run is not None
+            assert lease is not None
+            assert attempt is not None
+            endings.revive(tx, run, lease, attempt, self._clock.wall(), expires, self.boot_id)
+        return Extended(self.length)
+
+    def revive_in(self, tx: Tx, run: Run, lease: Lease, attempt: Attempt) -> Run:
+        """For a holder that comes back with reports before it renews."""
+        expires = self._clock.boot() + self.length
+        return endings.revive(tx, run, lease, attempt, self._clock.wall(), expires, self.boot_id)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    async def recover(self, why: str) -> None:
+        """After a restart or a suspend: no live lease is shorter than it was, each has at least a reconnect window."""
+        self._swept = self._clock.boot()
+        await self._writer.run(lambda tx: self._recover_in(tx, why))
+
+    def _recover_in(self, tx: Tx, why: str) -> None:
+        now = self._clock.boot()
+        extended = 0
+        for lease in runs.live_leases(tx):
+            expires, grace = after_restart(lease, now=now, boot_id=self.boot_id)
+            if (expires, grace, self.boot_id) != (lease.expires, lease.grace, lease.boot_id):
+                runs.save_lease(tx, replace(lease, expires=expires, grace=grace, boot_id=self.boot_id))
+                extended += 1
+        if extended:
+            message = f"{why}: {extended} lease(s) extended so that their holders can come back"
+            history.add_event(tx, self._clock.wall(), "commander.recovered", endings.COMMANDER, message)
+
+    async def sweep(self) -> None:
+        """Expires what ran out. Called every second or so; after a gap in that, holders get their window first."""
+        now = self._clock.boot()
+        gap, self._swept = now - self._swept, now
+        if gap > STALL:
+            await self.recover(f"no sweep for {gap:.0f} s")
+            return
+        soonest = self._board.soonest_expiry()
+        if soonest is not None and soonest <= now:
+            await self._writer.run(self._sweep_in)
+
+    def _sweep_in(self, tx: Tx) -> None:
+        at = self._clock.wall()
+        for lease in runs.due_leases(tx, self._clock.boot()):
+            run = runs.get(tx, lease.run_id)
+            attempt = attempts.get(tx, lease.run_id, lease.epoch)
+            assert run is not None
+            assert attempt is not None
+            outcome = outcome_when_silent(lease.state)
+            if lease.state is LeaseState.REVOKED:
+                message = "the forced lease ran out without a word of its holder"
+                endings.end_attempt(tx, attempt, outcome, at, message)
+                runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+                runs.save(tx, replace(run, updated_at=at, message="free: the old holder's time ran out"))
+                history.add_event(tx, at, "lease.expired", endings.COMMANDER, message, run.run_id, lease.epoch)
+                continue
+            message = f"{lease.worker} was silent for {lease.length:g} s"
+            endings.end_run(
+                tx, run, lease, attempt, outcome, at, message, actor=endings.COMMANDER, state=LeaseState.EXPIRED
+            )

@@ -1,0 +1,133 @@
+"""What an operator orders: take a run from its holder, or ask the holder to save and let go."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.lease import LeaseState
+from relaytui.commander.model.records import PendingOrder
+from relaytui.commander.model.run import Cause, Run, change
+from relaytui.commander.services import endings
+from relaytui.commander.store import attempts, history, runs
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.clock import Clock
+from relaytui.wire.errors import RelayError
+from relaytui.wire.status import ACTIVE, OrderKind, Outcome, RunStatus
+
+
+def unknown_run(run_id: str) -> RelayError:
+    return RelayError("unknown_run", f"no run {run_id}", "see `relay-tui runs`", status=404)
+
+
+def conflict(code: str, message: str, hint: str) -> RelayError:
+    return RelayError(code, message, hint, status=409)
+
+
+class Orders:
+    def __init__(self, writer: Writer, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+
+    async def force(self, run_id: str, expected_epoch: int, by: str, why: str, *, pod_gone: bool) -> Run:
+        """The run with the burned epoch; RelayError 404, or 409 where it is not as the operator saw it."""
+
+        def unit(tx: Tx) -> Run:
+            run = self._expected(tx, run_id, expected_epoch)
+            return self.force_in(tx, run, by, why, pod_gone=pod_gone)
+
+        return await self._writer.run(unit)
+
+    def force_in(self, tx: Tx, run: Run, by: str, why: str, *, pod_gone: bool) -> Run:
+        """Burns an epoch: whatever the old holder says from this commit on changes nothing."""
+        if run.status.ended:
+            raise conflict("ended", f"run {run.run_id} is {run.status}", "there is nothing to take over")
+        at = self._clock.wall()
+        message = f"forced by {by}"
+        lease = runs.get_lease(tx, run.run_id)
+        if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
+            attempt = attempts.get(tx, run.run_id, lease.epoch)
+            assert attempt is not None
+            if lease.state is LeaseState.HELD:
+                attempts.give_order(tx, attempt, OrderKind.STOP, by, why, at)
+            if pod_gone:
+                endings.end_attempt(tx, attempt, Outcome.SUPERSEDED, at, f"{by} said that its pod is gone")
+                runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+                message += f": {lease.worker}'s pod is gone"
+            else:
+                runs.save_lease(tx, replace(lease, state=LeaseState.REVOKED))
+                message += f": waits for {lease.worker} to stop"
+        elif lease is not None and lease.state is LeaseState.EXPIRED:
+            # Its holder may come back and must find that it lost.
+            runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+        run = replace(change(run, Cause.FORCED, at, message), epoch=run.epoch + 1)
+        runs.save(tx, run)
+        data = {"why": why, "pod_gone": "yes" if pod_gone else "no"}
+        if lease is not None:
+            data["holder"] = lease.worker
+        history.add_event(tx, at, "lease.forced", by, why or message, run.run_id, run.epoch, data)
+        return run
+
+    async def drain(self, run_id: str, expected_epoch: int, by: str, why: str) -> PendingOrder:
+        """The order that was given; asked again while it is on its way, the same one."""
+        return await self._writer.run(lambda tx: self._drain_in(tx, run_id, expected_epoch, by, why))
+
+    def _drain_in(self, tx: Tx, run_id: str, expected_epoch: int, by: str, why: str) -> PendingOrder:
+        run = self._expected(tx, run_id, expected_epoch)
+        lease = runs.get_lease(tx, run_id)
+        if run.status not in ACTIVE or lease is None or lease.state is not LeaseState.HELD:
+            raise conflict("not_held", f"run {run_id} is {run.status}: nobody holds it", "there is nothing to drain")
+        if lease.incarnation.startswith("http-"):
+            hint = "force-acquire takes the run over"
+            raise conflict("cannot_drain", f"{lease.worker} speaks the original protocol and takes no orders", hint)
+        attempt = attempts.get(tx, run_id, lease.epoch)
+        assert attempt is not None
+        at = self._clock.wall()
+        if run.status is RunStatus.DRAINING:
+            for order in attempts.open_orders(tx, lease.incarnation):
+                if (order.run_id, order.epoch, order.kind) == (run_id, lease.epoch, OrderKind.DRAIN):
+                    return order
+        else:
+            runs.save(tx, change(run, Cause.DRAIN_ASKED, at, f"drain asked by {by}"))
+        order = attempts.give_order(tx, attempt, OrderKind.DRAIN, by, why, at)
+        history.add_event(
+            tx, at, "run.draining", by, why or f"{lease.worker} is asked to save and let go", run_id, lease.epoch,
+            {"worker": lease.worker},
+        )  # fmt: skip
+        return order
+
+    async def acknowledge(self, order_id: int, incarnation: str, accepted: bool, message: str) -> None:
+        """An answer to an order that is not open for this agent changes nothing."""
+
+        def unit(tx: Tx) -> None:
+            order = attempts.open_order(tx, order_id, incarnation)
+            if order is None:
+                return
+            at = self._clock.wall()
+            attempts.close_order(tx, order_id, accepted, message, at)
+            attempt = attempts.get(tx, order.run_id, order.epoch)
+            worker = attempt.worker if attempt is not None else endings.COMMANDER
+            if accepted:
+                return
+            said = message or "no reason given"
+            data = {"order": str(order.kind)}
+            history.add_event(tx, at, "order.refused", worker, said, order.run_id, order.epoch, data)
+            run = runs.get(tx, order.run_id)
+            if run is None or run.epoch != order.epoch or order.kind is not OrderKind.DRAIN:
+                return
+            if run.status is RunStatus.DRAINING:
+                runs.save(tx, change(run, Cause.DRAIN_REFUSED, at, f"drain refused: {said}"))
+
+        await self._writer.run(unit)
+
+    async def open_orders(self, incarnation: str) -> list[PendingOrder]:
+        return await self._writer.run(lambda tx: attempts.open_orders(tx, incarnation))
+
+    def _expected(self, tx: Tx, run_id: str, expected_epoch: int) -> Run:
+        run = runs.get(tx, run_id)
+        if run is None:
+            raise unknown_run(run_id)
+        if run.epoch != expected_epoch:
+            raise conflict(
+                "epoch_changed", f"run {run_id} is at epoch {run.epoch}, not {expected_epoch}", "look again and decide"
+            )
+        return run

@@ -1,0 +1,225 @@
+"""The state stream: lifecycle, checkpoints and events of an attempt, applied once and in order."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.lease import LeaseState, Refuse
+from relaytui.commander.model.records import Attempt
+from relaytui.commander.model.run import Cause, allowed, change
+from relaytui.commander.services import endings
+from relaytui.commander.services.leases import Leases
+from relaytui.commander.store import attempts, checkpoints, history, runs
+from relaytui.commander.store.changes import AttemptStepped
+from relaytui.commander.store.writer import Done, Tx, Writer
+from relaytui.wire.clock import Clock
+from relaytui.wire.errors import RelayError
+from relaytui.wire.messages import Reports
+from relaytui.wire.proof import token_hash
+from relaytui.wire.reports import Ended, Event, Gap, Log, Pruned, Published, Started, StateReport, Step
+from relaytui.wire.rows import CheckpointRow
+from relaytui.wire.status import Outcome, RunStatus
+from relaytui.wire.text import clean
+
+RESERVED = ("lease.", "run.", "worker.", "order.", "commander.")
+"""Kinds of events that only the commander writes; an agent's are filed under `agent.`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Reports before this frame did not arrive."""
+
+    expected: int
+
+
+class StateReports:
+    def __init__(self, writer: Writer, leases: Leases, clock: Clock) -> None:
+        self._writer = writer
+        self._leases = leases
+        self._clock = clock
+
+    def submit(self, frame: Reports, done: Done) -> None:
+        """`done(Applied | Missing | Refuse)` after the commit; RelayError where a report is of the other stream."""
+        reports: list[StateReport] = []
+        for report in frame.reports:
+            if isinstance(report, Step | Log | Gap):
+                raise wrong_stream(report, "state")
+            reports.append(report)
+        hashed = token_hash(frame.token)
+        self._writer.submit(lambda tx: self._apply(tx, frame, reports, hashed), done)
+
+    def _apply(self, tx: Tx, frame: Reports, reports: list[StateReport], hashed: bytes) -> Applied | Missing | Refuse:
+        attempt = attempts.get(tx, frame.run_id, frame.epoch)
+        if attempt is None:
+            return Refuse("unknown", "no such lease here")
+        if not hmac.compare_digest(attempt.token_hash, hashed):
+            return Refuse("not_holder", "this token does not hold the lease")
+        applied = attempts.last_seq(tx, frame.run_id, frame.epoch)
+        last = frame.first_seq + len(reports) - 1
+        if frame.first_seq > applied + 1:
+            return Missing(applied + 1)
+        if last > applied:
+            for report in reports[applied + 1 - frame.first_seq :]:
+                self.apply_in(tx, attempt, report)
+                attempt = attempts.get(tx, frame.run_id, frame.epoch) or attempt
+            attempts.set_last_seq(tx, frame.run_id, frame.epoch, last)
+        return Applied(max(last, applied))
+
+    def apply_in(self, tx: Tx, attempt: Attempt, report: StateReport) -> None:
+        """One report of the attempt: to the run where the attempt holds it, to the history where it does not."""
+        run = runs.get(tx, attempt.run_id)
+        lease = runs.get_lease(tx, attempt.run_id)
+        assert run is not None
+        assert lease is not None
+        if isinstance(report, Event):
+            self._event(tx, attempt, report)
+            return
+        newest = attempt.epoch == run.epoch == lease.epoch
+        if newest and lease.state is LeaseState.EXPIRED:
+            run = self._leases.revive_in(tx, run, lease, attempt)
+            lease = runs.get_lease(tx, attempt.run_id) or lease
+            attempt = attempts.get(tx, attempt.run_id, attempt.epoch) or attempt
+        if newest and lease.state is LeaseState.HELD and run.status.active:
+            self._to_run(tx, attempt, report)
+        else:
+            self._to_history(tx, attempt, report)
+
+    # -- the holder's --------------------------------------------------------------------------------------------
+
+    def _to_run(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended) -> None:
+        match report:
+            case Started():
+                self._started(tx, attempt, report)
+            case Published():
+                self._published(tx, attempt, report)
+            case Pruned():
+                self._pruned(tx, attempt, report)
+            case Ended():
+                self._ended(tx, attempt, report)
+
+    def _started(self, tx: Tx, attempt: Attempt, report: Started) -> None:
+        at = self._clock.wall()
+        run, lease = runs.get(tx, attempt.run_id), runs.get_lease(tx, attempt.run_id)
+        assert run is not None
+        assert lease is not None
+        attempts.save(
+            tx, replace(attempt, started_step=report.step, last_step=report.step, started_from=report.checkpoint)
+        )
+        message = f"from {report.checkpoint} at step {report.step}" if report.checkpoint else "from the beginning"
+        if allowed(run.status, Cause.STARTED):
+            runs.save(tx, change(run, Cause.STARTED, at, message))
+        runs.save_lease(tx, replace(lease, started=True))
+        tx.changes.append(AttemptStepped(run.run_id, attempt.epoch, report.step))
+        data = {"step": str(report.step), "pid": str(report.pid)}
+        history.add_event(tx, at, "run.started", attempt.worker, message, run.run_id, attempt.epoch, data)
+
+    def _published(self, tx: Tx, attempt: Attempt, report: Published) -> None:
+        at = self._clock.wall()
+        known = checkpoints.get(tx, attempt.run_id, report.name)
+        if known is not None and known.pruned_at is None and known.manifest == report.manifest:
+            return
+        checkpoints.add(
+            tx,
+            CheckpointRow(
+                attempt.run_id, report.name, report.step, attempt.epoch, report.bytes, report.files, report.manifest, at
+            ),
+        )
+        self._count_checkpoints(tx, attempt.run_id, published=1)
+        attempts.save(tx, replace(attempt, last_step=max(attempt.last_step, report.step)))
+        message = f"{report.name} at step {report.step}, {report.files} files"
+        data = {"name": report.name, "step": str(report.step), "bytes": str(report.bytes)}
+        history.add_event(tx, at, "checkpoint.published", attempt.worker, message, attempt.run_id, attempt.epoch, data)
+
+    def _pruned(self, tx: Tx, attempt: Attempt, report: Pruned) -> None:
+        at = self._clock.wall()
+        if checkpoints.prune(tx, attempt.run_id, report.name, at):
+            self._count_checkpoints(tx, attempt.run_id, published=0)
+            history.add_event(
+                tx, at, "checkpoint.pruned", attempt.worker, report.name, attempt.run_id, attempt.epoch,
+                {"name": report.name},
+            )  # fmt: skip
+
+    def _count_checkpoints(self, tx: Tx, run_id: str, published: int) -> None:
+        run = runs.get(tx, run_id)
+        assert run is not None
+        line = checkpoints.line(tx, run_id)
+        runs.save(
+            tx,
+            replace(
+                run,
+                checkpoints=line.kept,
+                newest_checkpoint=line.newest.name if line.newest else None,
+                newest_step=line.newest.step if line.newest else None,
+                published=run.published + published,
+            ),
+        )
+
+    def _ended(self, tx: Tx, attempt: Attempt, report: Ended) -> None:
+        run, lease = runs.get(tx, attempt.run_id), runs.get_lease(tx, attempt.run_id)
+        assert run is not None
+        assert lease is not None
+        endings.end_run(
+            tx, run, lease, attempt, report.outcome, self._clock.wall(), clean(report.message),
+            actor=attempt.worker, exit_code=report.exit_code, step=report.step,
+        )  # fmt: skip
+
+    # -- history -------------------------------------------------------------------------------------------------
+
+    def _event(self, tx: Tx, attempt: Attempt, report: Event) -> None:
+        kind = f"agent.{report.kind}"[:128] if report.kind.startswith(RESERVED) else report.kind
+        data = {clean(name, 128) or "?": clean(value, 1_024) for name, value in report.data.items()}
+        history.add_event(
+            tx, self._clock.wall(), kind, attempt.worker, clean(report.message), attempt.run_id, attempt.epoch, data
+        )
+
+    def _to_history(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended) -> None:
+        """What an attempt says that no longer holds its run: kept, and never applied."""
+        at = self._clock.wall()
+        match report:
+            case Started():
+                attempts.save(tx, replace(attempt, started_step=report.step, started_from=report.checkpoint))
+            case Published():
+                message = f"{report.name} of an attempt that does not hold the run: not part of its line"
+                history.add_event(
+                    tx, at, "checkpoint.orphan", attempt.worker, message, attempt.run_id, attempt.epoch,
+                    {"name": report.name, "step": str(report.step)},
+                )  # fmt: skip
+            case Pruned():
+                message = f"{report.name} pruned by an attempt that does not hold the run"
+                history.add_event(
+                    tx, at, "checkpoint.orphan", attempt.worker, message, attempt.run_id, attempt.epoch,
+                    {"name": report.name},
+                )  # fmt: skip
+            case Ended():
+                self._ended_late(tx, attempt, report, at)
+
+    def _ended_late(self, tx: Tx, attempt: Attempt, report: Ended, at: float) -> None:
+        if attempt.outcome is not None and attempt.outcome is not Outcome.LOST:
+            return  # the first word on how it ended stays
+        said = clean(report.message)
+        if report.outcome is not Outcome.SUPERSEDED:
+            said = f"{report.outcome} after it was superseded" + (f": {said}" if said else "")
+        endings.end_attempt(tx, attempt, Outcome.SUPERSEDED, at, said, exit_code=report.exit_code, step=report.step)
+        lease = runs.get_lease(tx, attempt.run_id)
+        run = runs.get(tx, attempt.run_id)
+        if lease is not None and lease.epoch == attempt.epoch and lease.state is LeaseState.REVOKED:
+            runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+            if run is not None and run.status is RunStatus.QUEUED:
+                runs.save(tx, replace(run, updated_at=at, message=f"free: {attempt.worker} has stopped"))
+        history.add_event(
+            tx, at, "run.superseded", attempt.worker, said or "its trainer is stopped", attempt.run_id, attempt.epoch,
+            {"outcome": str(report.outcome), "worker": attempt.worker},
+        )  # fmt: skip
+
+
+def wrong_stream(report: object, stream: str) -> RelayError:
+    name = type(report).__name__.lower()
+    return RelayError("bad_field", f"{name} does not belong to the {stream} stream", "see the wire", status=422)

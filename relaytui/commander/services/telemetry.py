@@ -1,0 +1,234 @@
+"""The telemetry stream: frames checked, shown at once, stored as blobs, acknowledged after the commit.
+
+Per report nothing is done but what typed decoding and cleaning need; everything else is per frame.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.lease import Refuse
+from relaytui.commander.services.board import Board
+from relaytui.commander.services.hub import Hub
+from relaytui.commander.services.reports import Missing, wrong_stream
+from relaytui.commander.store import attempts
+from relaytui.commander.store import telemetry as store
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.clock import Clock
+from relaytui.wire.codec import encode
+from relaytui.wire.feed import Point
+from relaytui.wire.numbers import Number
+from relaytui.wire.proof import token_hash
+from relaytui.wire.reports import AnyReport, Gap, Log, Step
+from relaytui.wire.text import MAX_LINE, clean
+
+MAX_METRICS = 256
+"""Names of metrics kept as an attempt's last values; points of all of them are in the frames."""
+
+Acked = Callable[[int, BaseException | None], None]
+
+
+class Stream:
+    """One attempt's telemetry: up to `received` is queued, `committed` stored, `published` shown."""
+
+    __slots__ = ("broken", "committed", "id", "last", "published", "received", "users")
+
+    def __init__(self, stream_id: int, last: store.Last) -> None:
+        self.id = stream_id
+        self.last = last
+        self.received = self.committed = self.published = last.last_seq
+        self.broken = False
+        self.users = 0
+
+
+class Telemetry:
+    """All attempts' telemetry. Streams are cached while a connection uses them."""
+
+    def __init__(self, relay: Writer, telemetry: Writer, board: Board, hub: Hub, clock: Clock) -> None:
+        self._relay = relay
+        self._telemetry = telemetry
+        self._board = board
+        self._hub = hub
+        self._clock = clock
+        self._streams: dict[tuple[str, int], Stream] = {}
+
+    async def open(self, run_id: str, epoch: int, token: str) -> Stream | Refuse:
+        """The stream of an attempt whose token this is. Give it back with `close`."""
+        hashed = token_hash(token)
+        attempt = await self._relay.run(lambda tx: attempts.get(tx, run_id, epoch))
+        if attempt is None:
+            return Refuse("unknown", "no such lease here")
+        if not hmac.compare_digest(attempt.token_hash, hashed):
+            return Refuse("not_holder", "this token does not hold the lease")
+        key = (run_id, epoch)
+        stream = self._streams.get(key)
+        if stream is None or stream.broken:
+            now = self._clock.wall()
+            stream_id, last = await self._telemetry.run(lambda tx: store.open_stream(tx, run_id, epoch, now))
+            # Another connection of the attempt may have opened it meanwhile: one cursor for all.
+            before = self._streams.get(key)
+            if before is None or before.broken:
+                stream = self._streams[key] = Stream(stream_id, last)
+                if before is not None:
+                    stream.published = max(before.published, stream.published)
+            else:
+                stream = before
+        stream.users += 1
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        stream.users -= 1
+        # A stream with frames on their way keeps its cursor: a second one beside it would count from behind.
+        if stream.users <= 0 and (stream.broken or stream.committed == stream.received):
+            key = (stream.last.run_id, stream.last.epoch)
+            if self._streams.get(key) is stream:
+                del self._streams[key]
+
+    def ingest(
+        self, stream: Stream, first_seq: int, reports: Sequence[AnyReport], plain: list[Any], tidy: bool, acked: Acked
+    ) -> Missing | None:
+        """`plain` is what `reports` were decoded from; `tidy` that its text is known to be clean.
+
+        `acked(seq, error)` is called after the commit with how far the stream is stored.
+        """
+        last_seq = first_seq + len(reports) - 1
+        if first_seq > stream.received + 1:
+            return Missing(stream.received + 1)
+        if last_seq <= stream.received:
+            # Seen before; what is still on its way to the disk is acknowledged when it is there.
+            self._telemetry.submit(lambda tx: None, lambda _, error: acked(stream.committed, error))
+            return None
+        known = stream.received + 1 - first_seq
+        if known:
+            reports, plain, first_seq = reports[known:], plain[known:], first_seq + known
+        if not tidy:
+            reports, plain = _cleaned(reports, plain)
+        summary = _summary(stream.last, reports, self._clock.wall(), last_seq)
+        stream.last = summary.last
+        stream.received = last_seq
+        if last_seq > stream.published:
+            stream.published = last_seq
+            self._show(summary.last, reports)
+        frame_of = (first_seq, last_seq, summary.first_line, summary.last_line, summary.last.reported_at)
+
+        def unit(tx: Tx) -> None:
+            store.add_frame(tx, stream.id, store.Frame(*frame_of, encode(plain)), summary.last)
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is None:
+                stream.committed = last_seq
+            else:
+                stream.broken = True
+            acked(stream.committed, error)
+
+        self._telemetry.submit(unit, done)
+        return None
+
+    def _show(self, last: store.Last, reports: Sequence[AnyReport]) -> None:
+        run_id, epoch = last.run_id, last.epoch
+        view = self._board.runs.get(run_id)
+        if view is not None:
+            view.hear(last)
+            self._hub.run(run_id)
+        if not self._hub.watched(run_id):
+            return
+        points: list[Point] = []
+        for report in reports:
+            if isinstance(report, Log):
+                self._hub.lines(run_id, epoch, report.n, report.t, report.lines)
+            elif isinstance(report, Step):
+                loss = report.metrics.get("loss")
+                if loss is not None:
+                    points.append((epoch, report.step, loss))
+            elif isinstance(report, Gap):
+                self._hub.lines_gap(run_id, epoch, report.n, report.count)
+        if points:
+            self._hub.points(run_id, "loss", points)
+
+
+class _Summary:
+    __slots__ = ("first_line", "last", "last_line")
+
+    def __init__(self, last: store.Last, first_line: int, last_line: int) -> None:
+        self.last = last
+        self.first_line = first_line
+        self.last_line = last_line
+
+
+def _summary(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int) -> _Summary:
+    """What a frame makes of the last values; RelayError where a report is of the other stream."""
+    newest: Step | None = None
+    total, rate, first_loss = before.total, before.rate, before.first_loss
+    first_line = last_line = 0
+    metrics = before.metrics
+    for report in reports:
+        kind = type(report)
+        if kind is Step:
+            assert isinstance(report, Step)
+            newest = report
+            if report.metrics:
+                if metrics is before.metrics:
+                    metrics = dict(metrics)
+                metrics.update(report.metrics)
+                if first_loss is None:
+                    first_loss = report.metrics.get("loss")
+            if report.total is not None:
+                total = report.total
+            rate = report.rate
+        elif kind is Log:
+            assert isinstance(report, Log)
+            if report.lines:
+                first_line = first_line or report.n
+                last_line = report.n + len(report.lines) - 1
+        elif kind is Gap:
+            assert isinstance(report, Gap)
+            first_line = first_line or report.n
+            last_line = max(last_line, report.n + max(report.count, 1) - 1)
+        else:
+            raise wrong_stream(report, "telemetry")
+    if len(metrics) > MAX_METRICS:
+        metrics = _fewer(metrics)
+    last = store.Last(
+        before.run_id, before.epoch, last_seq, max(before.lines, last_line), at,
+        before.step if newest is None else newest.step, total, rate, metrics, first_loss,
+    )  # fmt: skip
+    return _Summary(last, first_line, last_line)
+
+
+def _fewer(metrics: dict[str, Number]) -> dict[str, Number]:
+    """The names that the dashboard shows, and the first of the others."""
+    kept: dict[str, Number] = {}
+    for name in ("loss", "lr", "reward"):
+        if name in metrics:
+            kept[name] = metrics[name]
+    for name, value in metrics.items():
+        if len(kept) >= MAX_METRICS:
+            break
+        kept.setdefault(name, value)
+    return kept
+
+
+def is_tidy(data: str) -> bool:
+    """Whether every text in this JSON is clean for certain: printable ASCII, no escape, no line too long."""
+    return len(data) <= MAX_LINE and "\\" not in data and data.isascii() and data.isprintable()
+
+
+def _cleaned(reports: Sequence[AnyReport], plain: list[Any]) -> tuple[Sequence[AnyReport], list[Any]]:
+    cleaned = [clean_report(report) for report in reports]
+    if all(new is old for new, old in zip(cleaned, reports, strict=True)):
+        return reports, plain
+    return cleaned, list(cleaned)
+
+
+def clean_report(report: AnyReport) -> AnyReport:
+    """The report with clean text; itself where it was clean already."""
+    if isinstance(report, Log):
+        lines = [clean(line) for line in report.lines]
+        return report if lines == report.lines else replace(report, lines=lines)
+    if isinstance(report, Step) and not all(name.isascii() and name.isprintable() for name in report.metrics):
+        return replace(report, metrics={clean(name, 128) or "?": value for name, value in report.metrics.items()})
+    return report

@@ -1,0 +1,123 @@
+"""Agents that are connected, and those that were: one row per incarnation."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.records import PendingOrder, Worker
+from relaytui.commander.services.board import Board
+from relaytui.commander.services.hub import Hub
+from relaytui.commander.store import attempts, history
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.clock import Clock
+from relaytui.wire.messages import Hello, Order
+from relaytui.wire.text import clean
+
+FORGET_AFTER = 24 * 3_600.0
+KEPT_OFFLINE = 1_000
+
+
+class Session(Protocol):
+    """A connected agent, as the services see it."""
+
+    def send_order(self, order: Order) -> None: ...
+
+    def replace_by_other(self) -> None:
+        """The same incarnation connected again: this socket is the dead one."""
+
+
+class Workers:
+    def __init__(self, writer: Writer, board: Board, hub: Hub, clock: Clock) -> None:
+        self._writer = writer
+        self._board = board
+        self._hub = hub
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+
+    def is_connected(self, incarnation: str) -> bool:
+        return incarnation in self._sessions
+
+    async def connect(self, hello: Hello, session: Session) -> list[PendingOrder]:
+        """Orders that are still open for this agent."""
+        now = self._clock.wall()
+        worker = Worker(
+            hello.incarnation, hello.worker, clean(hello.host, 255), clean(hello.version, 64),
+            clean(hello.capability.gpu, 128), hello.capability.gpus, now, now,
+        )  # fmt: skip
+        earlier = self._sessions.get(hello.incarnation)
+        self._sessions[hello.incarnation] = session
+        if earlier is not None:
+            earlier.replace_by_other()
+
+        def unit(tx: Tx) -> list[PendingOrder]:
+            history.save_worker(tx, worker)
+            history.add_event(tx, now, "worker.connected", worker.worker, worker.host or "connected")
+            return attempts.open_orders(tx, worker.incarnation)
+
+        return await self._writer.run(unit)
+
+    async def disconnect(self, incarnation: str, session: Session) -> None:
+        if self._sessions.get(incarnation) is not session:
+            return  # another socket of this incarnation lives on
+        del self._sessions[incarnation]
+        view = self._board.workers.get(incarnation)
+        if view is None:
+            return
+        view.connected = False
+        view.waiting_for = None
+        view.seen_at = now = self._clock.wall()
+        worker = replace(view.worker, seen_at=now)
+
+        def unit(tx: Tx) -> None:
+            history.save_worker(tx, worker)
+            history.add_event(tx, now, "worker.disconnected", worker.worker, worker.host or "disconnected")
+
+        await self._writer.run(unit)
+
+    def called(self, tx: Tx, incarnation: str, worker: str, gpu: str, gpus: int) -> None:
+        """An original worker, known by its calls."""
+        now = self._clock.wall()
+        history.save_worker(tx, Worker(incarnation, worker, "", "original", gpu, gpus, now, now))
+
+    def touch(self, incarnation: str) -> None:
+        view = self._board.workers.get(incarnation)
+        if view is not None:
+            view.seen_at = self._clock.wall()
+            self._hub.worker(incarnation)
+
+    def waiting(self, incarnation: str, run_id: str | None) -> None:
+        view = self._board.workers.get(incarnation)
+        if view is not None and view.waiting_for != run_id:
+            view.waiting_for = run_id
+            self._hub.worker(incarnation)
+
+    def deliver(self, order: PendingOrder) -> None:
+        """To its agent, if it is here; else it gets the order when it comes back."""
+        session = self._sessions.get(order.incarnation)
+        if session is not None:
+            session.send_order(wire_order(order))
+
+    async def tidy(self) -> None:
+        """Forgets agents that are long gone and hold nothing."""
+        now = self._clock.wall()
+        away = [
+            view
+            for incarnation, view in self._board.workers.items()
+            if not view.connected and incarnation not in self._board.holding
+        ]
+        away.sort(key=lambda view: view.seen_at, reverse=True)
+        gone = [view for n, view in enumerate(away) if n >= KEPT_OFFLINE or now - view.seen_at > FORGET_AFTER]
+        if not gone:
+            return
+
+        def unit(tx: Tx) -> None:
+            for view in gone:
+                history.forget_worker(tx, view.worker.incarnation)
+
+        await self._writer.run(unit)
+
+
+def wire_order(order: PendingOrder) -> Order:
+    return Order(order_id=order.id, run_id=order.run_id, epoch=order.epoch, kind=order.kind, by=order.by, why=order.why)

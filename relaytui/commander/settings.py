@@ -1,0 +1,151 @@
+"""What a commander is told at its start: environment, with explicit arguments above it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relaytui.wire.errors import Exit, RelayError
+
+_PUBLIC_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class CommanderSettings:
+    """Seconds and bytes. `shared_secret` None: agents present the state folder's own worker token."""
+
+    state: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    lease_seconds: float = 300.0
+    shared_secret: str | None = field(default=None, repr=False)
+    public_hosts: tuple[str, ...] = ()
+    tls_proxy: bool = False
+    l1_root: str = "/mnt/relay"
+    ckpt_interval: int = 600
+    ckpt_keep_last_n: int = 3
+    hf_sync_interval: int = 14_400
+    hf_repo: str = ""
+    hf_push_on_improve: bool = False
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str],
+        *,
+        state: Path | str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        lease_seconds: float | None = None,
+    ) -> CommanderSettings:
+        """RelayError (exit USAGE) names the variable that is ill-typed or out of its range."""
+        env = _Environment(environ)
+        folder = str(state) if state is not None else env.text("RELAY_COMMANDER_STATE", "")
+        if lease_seconds is None:
+            lease_seconds = env.number("RELAY_LEASE_SECONDS", 300.0, 1.0, 86_400.0)
+        return cls(
+            state=Path(folder).expanduser() if folder else _default_state(),
+            host=host or env.text("RELAY_HOST", "127.0.0.1"),
+            port=env.integer("PORT", 8080, 0, 65_535) if port is None else port,
+            lease_seconds=lease_seconds,
+            shared_secret=env.secret("RELAY_SHARED_SECRET"),
+            public_hosts=env.hosts("RELAY_PUBLIC_HOSTS"),
+            tls_proxy=env.flag("RELAY_TLS_PROXY", False),
+            l1_root=env.text("RELAY_L1_ROOT", "/mnt/relay"),
+            ckpt_interval=env.integer("RELAY_CKPT_INTERVAL", 600, 1, 10**9),
+            ckpt_keep_last_n=env.integer("RELAY_CKPT_KEEP_LAST_N", 3, 0, 10**6),
+            hf_sync_interval=env.integer("RELAY_HF_SYNC_INTERVAL", 14_400, 0, 10**9),
+            hf_repo=env.text("RELAY_HF_REPO", ""),
+            hf_push_on_improve=env.flag("RELAY_HF_PUSH_ON_IMPROVE", False),
+        )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the commander."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def check_exposure(self) -> None:
+        """Another address than loopback needs a secret, and a word on who does TLS."""
+        if self.loopback:
+            return
+        if self.shared_secret is None:
+            raise usage("RELAY_HOST", f"{self.host} can be reached from outside", "set RELAY_SHARED_SECRET first")
+        if not self.tls_proxy:
+            hint = "put a proxy that does TLS in front and say so with RELAY_TLS_PROXY=1, or bind 127.0.0.1"
+            raise usage("RELAY_HOST", f"{self.host} would carry tokens in the clear", hint)
+
+
+def usage(name: str, what: str, hint: str) -> RelayError:
+    return RelayError("bad_setting", f"{name}: {what}", hint, exit_code=Exit.USAGE)
+
+
+def _default_state() -> Path:
+    from platformdirs import user_state_path
+
+    return user_state_path("relay-tui")
+
+
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    """Typed reading of variables; an empty one counts as not set."""
+
+    values: Mapping[str, str]
+
+    def text(self, name: str, default: str) -> str:
+        return self.values.get(name, "").strip() or default
+
+    def secret(self, name: str) -> str | None:
+        # White space around a secret is a slip of copying; inside it, it would not survive a header.
+        value = self.values.get(name, "").strip()
+        if not value:
+            return None
+        if not value.isascii() or not value.isprintable() or " " in value:
+            raise usage(name, "has characters that a header cannot carry", "use letters, digits and -._~")
+        return value
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        raw = self.text(name, "")
+        if not raw:
+            return default
+        try:
+            value = float(raw)
+        except ValueError:
+            raise usage(name, f"{raw[:40]!r} is not a number", "give plain seconds, such as 300") from None
+        if not low <= value <= high:
+            raise usage(name, f"{raw[:40]} is out of range", f"give {low:g} to {high:g}")
+        return value
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        raw = self.text(name, "")
+        if not raw:
+            return default
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", raw):
+            raise usage(name, f"{raw[:40]!r} is not a whole number", f"give {low} to {high}")
+        if not low <= int(raw) <= high:
+            raise usage(name, f"{raw} is out of range", f"give {low} to {high}")
+        return int(raw)
+
+    def flag(self, name: str, default: bool) -> bool:
+        raw = self.text(name, "").lower()
+        if not raw:
+            return default
+        if raw in {"1", "true", "yes", "on"}:
+            return True
+        if raw in {"0", "false", "no", "off"}:
+            return False
+        raise usage(name, f"{raw[:40]!r} is neither true nor false", "give true or false")
+
+    def hosts(self, name: str) -> tuple[str, ...]:
+        names = tuple(part.strip().lower() for part in self.values.get(name, "").split(",") if part.strip())
+        for host in names:
+            if not _PUBLIC_HOST.match(host):
+                raise usage(name, f"{host[:80]!r} is not a host or host:port", "give names, separated by commas")
+        return names

@@ -1,0 +1,104 @@
+"""Attempts, how far their state streams were applied, and the orders that are open for them."""
+
+from __future__ import annotations
+
+from msgspec.structs import astuple
+
+from relaytui.commander.model.records import Attempt, PendingOrder
+from relaytui.commander.store.changes import OrderGiven
+from relaytui.commander.store.columns import columns, record, select, upsert
+from relaytui.commander.store.writer import Tx
+from relaytui.wire.status import OrderKind
+
+_ATTEMPT = columns(Attempt)
+_GET = select("attempts", _ATTEMPT, "WHERE run_id = ? AND epoch = ?")
+_BY_TOKEN = select("attempts", _ATTEMPT, "WHERE token_hash = ?")
+BY_RUN = select("attempts", _ATTEMPT, "WHERE run_id = ? ORDER BY epoch DESC LIMIT 1000")
+_NEWEST = select(
+    "attempts", _ATTEMPT, "WHERE (run_id, epoch) IN (SELECT run_id, max(epoch) FROM attempts GROUP BY run_id)"
+)
+_SAVE = upsert("attempts", _ATTEMPT, ["run_id", "epoch"])
+
+_ORDER = columns(PendingOrder, {"by": "actor"})
+_OPEN = select("orders", _ORDER, "WHERE closed_at IS NULL AND incarnation = ? ORDER BY id")
+_GET_ORDER = select("orders", _ORDER, "WHERE id = ? AND incarnation = ? AND closed_at IS NULL")
+
+
+def get(tx: Tx, run_id: str, epoch: int) -> Attempt | None:
+    row = tx.execute(_GET, (run_id, epoch)).fetchone()
+    return None if row is None else record(Attempt, row)
+
+
+def by_token(tx: Tx, token_hash: bytes) -> Attempt | None:
+    row = tx.execute(_BY_TOKEN, (token_hash,)).fetchone()
+    return None if row is None else record(Attempt, row)
+
+
+def newest(tx: Tx) -> list[Attempt]:
+    """The newest attempt of every run."""
+    return [record(Attempt, row) for row in tx.execute(_NEWEST)]
+
+
+def save(tx: Tx, attempt: Attempt) -> Attempt:
+    tx.execute(_SAVE, astuple(attempt))
+    return attempt
+
+
+def last_seq(tx: Tx, run_id: str, epoch: int) -> int:
+    """How far the attempt's state stream has been applied, 0 before the first report."""
+    row = tx.execute("SELECT last_seq FROM streams WHERE run_id = ? AND epoch = ?", (run_id, epoch)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def set_last_seq(tx: Tx, run_id: str, epoch: int, seq: int) -> None:
+    tx.execute(
+        "INSERT INTO streams (run_id, epoch, last_seq) VALUES (?, ?, ?) "
+        "ON CONFLICT (run_id, epoch) DO UPDATE SET last_seq = excluded.last_seq",
+        (run_id, epoch, seq),
+    )
+
+
+# -- orders ------------------------------------------------------------------------------------------------------
+
+
+def give_order(tx: Tx, attempt: Attempt, kind: OrderKind, by: str, why: str, at: float) -> PendingOrder:
+    """A new open order for the attempt's agent."""
+    cursor = tx.execute(
+        "INSERT INTO orders (run_id, epoch, incarnation, kind, actor, why, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (attempt.run_id, attempt.epoch, attempt.incarnation, kind, by, why, at),
+    )
+    number = cursor.lastrowid or 0
+    order = PendingOrder(number, attempt.run_id, attempt.epoch, attempt.incarnation, kind, by, why, at)
+    tx.changes.append(OrderGiven(order))
+    return order
+
+
+def open_orders(tx: Tx, incarnation: str) -> list[PendingOrder]:
+    return [record(PendingOrder, row) for row in tx.execute(_OPEN, (incarnation,))]
+
+
+def open_order(tx: Tx, order_id: int, incarnation: str) -> PendingOrder | None:
+    row = tx.execute(_GET_ORDER, (order_id, incarnation)).fetchone()
+    return None if row is None else record(PendingOrder, row)
+
+
+def drain_in_force(tx: Tx, run_id: str, epoch: int) -> bool:
+    """Whether the attempt was told to drain and did not refuse."""
+    row = tx.execute(
+        "SELECT 1 FROM orders WHERE run_id = ? AND epoch = ? AND kind = ? AND (accepted IS NULL OR accepted = 1)",
+        (run_id, epoch, OrderKind.DRAIN),
+    ).fetchone()
+    return row is not None
+
+
+def close_order(tx: Tx, order_id: int, accepted: bool, message: str, at: float) -> None:
+    tx.execute(
+        "UPDATE orders SET closed_at = ?, accepted = ?, message = ? WHERE id = ?", (at, accepted, message, order_id)
+    )
+
+
+def close_orders(tx: Tx, run_id: str, epoch: int, at: float) -> None:
+    """The attempt is over: nothing is left to order."""
+    tx.execute(
+        "UPDATE orders SET closed_at = ? WHERE run_id = ? AND epoch = ? AND closed_at IS NULL", (at, run_id, epoch)
+    )

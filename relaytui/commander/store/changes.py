@@ -1,0 +1,65 @@
+"""What a transaction changed, told to the live picture once it is committed."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from relaytui.commander.model.lease import Lease
+from relaytui.commander.model.records import PendingOrder, Worker
+from relaytui.commander.model.run import Run
+from relaytui.wire.rows import CheckpointRow, EventRow
+
+
+class RunSaved(Struct, frozen=True):
+    run: Run
+
+
+class LeaseSaved(Struct, frozen=True):
+    lease: Lease
+
+
+class LeaseExtended(Struct, frozen=True):
+    run_id: str
+    epoch: int
+    expires: float
+
+
+class AttemptStepped(Struct, frozen=True):
+    """The step a state report or an original worker named."""
+
+    run_id: str
+    epoch: int
+    step: int
+
+
+class CheckpointSaved(Struct, frozen=True):
+    row: CheckpointRow
+
+
+class EventSaved(Struct, frozen=True):
+    row: EventRow
+
+
+class WorkerSaved(Struct, frozen=True):
+    worker: Worker
+
+
+class WorkerForgotten(Struct, frozen=True):
+    incarnation: str
+
+
+class OrderGiven(Struct, frozen=True):
+    order: PendingOrder
+
+
+Change = (
+    RunSaved
+    | LeaseSaved
+    | LeaseExtended
+    | AttemptStepped
+    | CheckpointSaved
+    | EventSaved
+    | WorkerSaved
+    | WorkerForgotten
+    | OrderGiven
+)

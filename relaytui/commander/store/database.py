@@ -1,0 +1,148 @@
+"""Opening a database: is it one, is it ours, is it safe here, is it up to date."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from relaytui.wire.errors import Exit, RelayError
+
+APPLICATION_ID = 0x52656C61  # "Rela"
+OLDEST_SQLITE = (3, 35, 0)
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs"})
+_NETWORK_FUSE = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.mount-s3", "fuse.mountpoint-s3")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A named database and how much WAL it may keep."""
+
+    name: str
+    wal_limit: int
+    checked: bool  # small enough to be checked whole at every start
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.db"
+
+    def migrations(self) -> list[str]:
+        folder = resources.files("relaytui.commander.store.schema").joinpath(self.name)
+        files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
+        return [entry.read_text(encoding="utf-8") for entry in files]
+
+
+RELAY = Schema("relay", wal_limit=16 << 20, checked=True)
+TELEMETRY = Schema("telemetry", wal_limit=64 << 20, checked=False)
+
+
+def state_error(path: Path, what: str, hint: str) -> RelayError:
+    return RelayError("state_unusable", f"{path} {what}", hint, exit_code=Exit.STATE, status=503)
+
+
+def open_database(path: Path, schema: Schema) -> sqlite3.Connection:
+    """The writing connection, migrated; RelayError (exit STATE) naming the file and what to do."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise state_error(path, f"needs SQLite 3.35, this Python has {sqlite3.sqlite_version}", "use a newer Python")
+    refuse_network(path)
+    try:
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    except sqlite3.Error as error:
+        raise state_error(path, f"cannot be opened: {error}", "see its permissions and the disk") from None
+    try:
+        path.chmod(0o600)
+        _prepare(db, path, schema)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
+    try:
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if application != APPLICATION_ID and not (empty and application == 0 and version == 0):
+            raise state_error(path, "is a database of another program", "name another state folder (--state)")
+        mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        if mode != "wal":
+            raise state_error(path, f"cannot use a write-ahead log ({mode})", "keep the state on a local disk")
+        for pragma in (
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "busy_timeout=5000",
+            "temp_store=MEMORY",
+            "cache_size=-2048",
+            "wal_autocheckpoint=1000",
+            f"journal_size_limit={schema.wal_limit}",
+        ):
+            db.execute(f"PRAGMA {pragma}")
+        if schema.checked and not empty:
+            verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise state_error(path, f"is damaged: {verdict}", "move the state folder aside, or restore a backup")
+        _migrate(db, path, schema, version)
+    except sqlite3.DatabaseError as error:
+        hint = "move it aside (relay starts a new one) or name another state folder (--state)"
+        raise state_error(path, f"is not a usable database: {error}", hint) from None
+
+
+def _migrate(db: sqlite3.Connection, path: Path, schema: Schema, version: int) -> None:
+    migrations = schema.migrations()
+    if version > len(migrations):
+        raise state_error(
+            path,
+            f"was written by a newer Relay (schema {version}, this one knows {len(migrations)})",
+            "upgrade relay-tui",
+        )
+    for number, script in enumerate(migrations[version:], start=version + 1):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements(script):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={number}")
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a migration one by one: `executescript` would commit half of it."""
+    kept = ""
+    for line in script.splitlines(keepends=True):
+        kept += line
+        if sqlite3.complete_statement(kept):
+            yield kept
+            kept = ""
+
+
+def refuse_network(path: Path) -> None:
+    """WAL needs shared memory and locks that network file systems do not give."""
+    kind = file_system(path)
+    if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
+        raise state_error(path, f"lies on a network file system ({kind})", "keep the state folder on a local disk")
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Type of the file system `path` is on, "" where this system does not tell."""
+    try:
+        table = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    target = str(path.resolve())
+    for line in table.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), fields[2]
+    return kind

@@ -1,0 +1,75 @@
+"""Events (append-only) and the workers that were ever seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from msgspec.structs import astuple
+
+from relaytui.commander.model.records import Worker
+from relaytui.commander.store.changes import EventSaved, WorkerForgotten, WorkerSaved
+from relaytui.commander.store.columns import columns, record, select, upsert
+from relaytui.commander.store.writer import Tx
+from relaytui.wire.rows import EventRow
+
+EVENT = columns(EventRow)
+_NEWEST = select("events", EVENT, "ORDER BY id DESC LIMIT ?")
+
+_WORKER = columns(Worker)
+_WORKERS = select("workers", _WORKER)
+_SAVE_WORKER = upsert("workers", _WORKER, ["incarnation"])
+
+
+def event_row(row: tuple[Any, ...]) -> EventRow:
+    return record(EventRow, (*row[:7], orjson.loads(row[7])))
+
+
+def add_event(
+    tx: Tx,
+    at: float,
+    kind: str,
+    actor: str,
+    message: str,
+    run_id: str | None = None,
+    epoch: int = 0,
+    data: dict[str, str] | None = None,
+) -> EventRow:
+    cursor = tx.execute(
+        "INSERT INTO events (at, kind, actor, message, run_id, epoch, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (at, kind, actor, message, run_id, epoch, orjson.dumps(data or {}).decode()),
+    )
+    row = EventRow(cursor.lastrowid or 0, at, kind, actor, message, run_id, epoch, data or {})
+    tx.changes.append(EventSaved(row))
+    return row
+
+
+def newest_events(tx: Tx, count: int) -> list[EventRow]:
+    """The newest `count`, oldest first."""
+    return [event_row(row) for row in tx.execute(_NEWEST, (count,))][::-1]
+
+
+def workers(tx: Tx) -> list[Worker]:
+    return [record(Worker, row) for row in tx.execute(_WORKERS)]
+
+
+def save_worker(tx: Tx, worker: Worker) -> None:
+    tx.execute(_SAVE_WORKER, astuple(worker))
+    tx.changes.append(WorkerSaved(worker))
+
+
+def forget_worker(tx: Tx, incarnation: str) -> None:
+    tx.execute("DELETE FROM workers WHERE incarnation = ?", (incarnation,))
+    tx.changes.append(WorkerForgotten(incarnation))
+
+
+def meta(tx: Tx, key: str) -> str | None:
+    row = tx.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_meta(tx: Tx, key: str, value: str) -> None:
+    tx.execute(
+        "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, value),
+    )

@@ -1,0 +1,108 @@
+"""Read-only connections for pages of the API: they see what is committed and hold up no writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiosqlite
+
+from relaytui.commander.model.records import Attempt
+from relaytui.commander.store import checkpoints, history, telemetry
+from relaytui.commander.store.attempts import BY_RUN
+from relaytui.commander.store.columns import record, select
+from relaytui.wire.rows import CheckpointRow, EventRow
+
+
+class StoredFrame:
+    """One frame as a page needs it."""
+
+    __slots__ = ("data", "epoch", "first_line", "id", "last_line")
+
+    def __init__(self, id: int, epoch: int, first_line: int, last_line: int, data: bytes) -> None:
+        self.id = id
+        self.epoch = epoch
+        self.first_line = first_line
+        self.last_line = last_line
+        self.data = data
+
+
+_FRAME = "f.id, s.epoch, f.first_line, f.last_line, f.data FROM frames f JOIN streams s ON s.id = f.stream"
+
+
+class Reader:
+    """One connection to each database, each in a thread of its own."""
+
+    def __init__(self, relay: aiosqlite.Connection, telemetry: aiosqlite.Connection) -> None:
+        self._relay = relay
+        self._telemetry = telemetry
+
+    @classmethod
+    async def open(cls, relay: Path, telemetry: Path) -> Reader:
+        first = await _connect(relay)
+        try:
+            return cls(first, await _connect(telemetry))
+        except BaseException:
+            await first.close()
+            raise
+
+    async def close(self) -> None:
+        await self._relay.close()
+        await self._telemetry.close()
+
+    async def attempts(self, run_id: str) -> list[Attempt]:
+        """Newest first, at most 1,000."""
+        return [record(Attempt, row) for row in await _all(self._relay, BY_RUN, (run_id,))]
+
+    async def checkpoints(self, run_id: str) -> list[CheckpointRow]:
+        """Last published first, at most 1,000."""
+        return [CheckpointRow(*row) for row in await _all(self._relay, checkpoints.BY_RUN, (run_id,))]
+
+    async def events(self, *, after: int | None, before: int | None, run_id: str | None, limit: int) -> list[EventRow]:
+        """Oldest first: those right after `after`, else the newest (before `before`)."""
+        where, values = ["1"], list[Any]()
+        for condition, value in (("id > ?", after), ("id < ?", before), ("run_id = ?", run_id)):
+            if value is not None:
+                where.append(condition)
+                values.append(value)
+        order = "ASC" if after is not None else "DESC"
+        query = select("events", history.EVENT, f"WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?")
+        rows = [history.event_row(row) for row in await _all(self._relay, query, (*values, limit))]
+        return rows if after is not None else rows[::-1]
+
+    async def streams(self, run_id: str) -> dict[int, telemetry.Last]:
+        """Last telemetry of each attempt, by epoch."""
+        query = f"SELECT {telemetry.LAST} FROM streams WHERE run_id = ?"  # noqa: S608 - names are ours
+        rows = [telemetry.last_row(row) for row in await _all(self._telemetry, query, (run_id,))]
+        return {row.epoch: row for row in rows}
+
+    async def epochs(self, run_id: str) -> list[tuple[int, int]]:
+        """(epoch, stream id) of attempts with telemetry, newest first."""
+        query = "SELECT epoch, id FROM streams WHERE run_id = ? ORDER BY epoch DESC"
+        return [(row[0], row[1]) for row in await _all(self._telemetry, query, (run_id,))]
+
+    async def line_frames(self, stream: int, before_line: int | None, limit: int) -> list[StoredFrame]:
+        """Frames of one attempt that hold log lines, newest first; those with lines below `before_line` if given."""
+        query = (
+            f"SELECT {_FRAME} WHERE f.stream = ? AND f.last_line > 0 AND f.first_line < ? "
+            "ORDER BY f.first_seq DESC LIMIT ?"
+        )
+        rows = await _all(self._telemetry, query, (stream, before_line or 2**62, limit))
+        return [StoredFrame(*row) for row in rows]
+
+    async def frames_after(self, run_id: str, after_id: int, limit: int) -> list[StoredFrame]:
+        """Frames of a run in the order they were stored."""
+        query = f"SELECT {_FRAME} WHERE s.run_id = ? AND f.id > ? ORDER BY f.id LIMIT ?"
+        return [StoredFrame(*row) for row in await _all(self._telemetry, query, (run_id, after_id, limit))]
+
+
+async def _connect(path: Path) -> aiosqlite.Connection:
+    db = await aiosqlite.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    await db.execute("PRAGMA busy_timeout=5000")
+    await db.execute("PRAGMA cache_size=-1024")
+    return db
+
+
+async def _all(db: aiosqlite.Connection, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await db.execute_fetchall(query, values)]

@@ -1,0 +1,74 @@
+"""Runs and their newest leases."""
+
+from __future__ import annotations
+
+from msgspec.structs import astuple
+
+from relaytui.commander.model.lease import Lease
+from relaytui.commander.model.run import Run
+from relaytui.commander.store.changes import LeaseExtended, LeaseSaved, RunSaved
+from relaytui.commander.store.columns import columns, record, select, upsert
+from relaytui.commander.store.writer import Tx
+
+_RUN = columns(Run)
+_GET_RUN = select("runs", _RUN, "WHERE run_id = ?")
+_ALL_RUNS = select("runs", _RUN)
+_SAVE_RUN = upsert("runs", _RUN, ["run_id"])
+
+_LEASE = columns(Lease)
+_GET_LEASE = select("leases", _LEASE, "WHERE run_id = ?")
+_ALL_LEASES = select("leases", _LEASE)
+_DUE = select("leases", _LEASE, "WHERE state IN ('held', 'revoked') AND expires <= ?")
+_LIVE = select("leases", _LEASE, "WHERE state IN ('held', 'revoked')")
+_SAVE_LEASE = upsert("leases", _LEASE, ["run_id"])
+_EXTEND = (
+    "UPDATE leases SET expires = max(expires, ?), boot_id = ?, grace = 0 "
+    "WHERE run_id = ? AND epoch = ? AND token_hash = ? AND state = 'held'"
+)
+
+
+def get(tx: Tx, run_id: str) -> Run | None:
+    row = tx.execute(_GET_RUN, (run_id,)).fetchone()
+    return None if row is None else record(Run, row)
+
+
+def everything(tx: Tx) -> list[Run]:
+    return [record(Run, row) for row in tx.execute(_ALL_RUNS)]
+
+
+def save(tx: Tx, run: Run) -> Run:
+    tx.execute(_SAVE_RUN, astuple(run))
+    tx.changes.append(RunSaved(run))
+    return run
+
+
+def get_lease(tx: Tx, run_id: str) -> Lease | None:
+    row = tx.execute(_GET_LEASE, (run_id,)).fetchone()
+    return None if row is None else record(Lease, row)
+
+
+def all_leases(tx: Tx) -> list[Lease]:
+    return [record(Lease, row) for row in tx.execute(_ALL_LEASES)]
+
+
+def live_leases(tx: Tx) -> list[Lease]:
+    """Those somebody may still be training under."""
+    return [record(Lease, row) for row in tx.execute(_LIVE)]
+
+
+def due_leases(tx: Tx, now: float) -> list[Lease]:
+    return [record(Lease, row) for row in tx.execute(_DUE, (now,))]
+
+
+def save_lease(tx: Tx, lease: Lease) -> Lease:
+    tx.execute(_SAVE_LEASE, astuple(lease))
+    tx.changes.append(LeaseSaved(lease))
+    return lease
+
+
+def extend(tx: Tx, run_id: str, epoch: int, token_hash: bytes, boot_id: str, expires: float) -> bool:
+    """The whole of an ordinary renewal: one fenced compare-and-set. False: look closer."""
+    if tx.execute(_EXTEND, (expires, boot_id, run_id, epoch, token_hash)).rowcount != 1:
+        return False
+    tx.changes.append(LeaseExtended(run_id, epoch, expires))
+    return True

@@ -1,0 +1,159 @@
+"""One writing connection in a thread of its own: group commit without a timer.
+
+Whatever waits goes into the next transaction, so the time of one fsync is the window that fills the next batch. Each
+unit has a savepoint: one that fails is undone alone. Answers go out after COMMIT, with one wake-up of the loop a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from relaytui.commander.store.changes import Change
+from relaytui.wire.errors import Exit, RelayError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MAX_BATCH = 2_000
+"""Units in one transaction, at most: bounds how long a renewal waits behind others."""
+
+
+class Tx:
+    """A transaction as units see it: SQL, and a record of what changed."""
+
+    __slots__ = ("changes", "execute")
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.execute = db.execute
+        self.changes: list[Change] = []
+
+
+Unit = Callable[[Tx], T]
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Writer:
+    """Runs units of work in order. `on_commit` gets the changes of each batch, in the loop, before its answers."""
+
+    def __init__(
+        self, db: sqlite3.Connection, name: str, on_commit: Callable[[list[Change]], None] = lambda changes: None
+    ) -> None:
+        self._db = db
+        self._name = name
+        self._on_commit = on_commit
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[tuple[Unit[Any], Done] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"relay-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, unit: Unit[T], done: Done) -> None:
+        """`done(result, None)` or `done(None, error)` is called in the loop, after the commit or the failure."""
+        if self._closed:
+            raise RelayError("stopping", "the commander is stopping", "try again in a moment", status=503)
+        self._queue.put((unit, done))
+
+    async def run(self, unit: Unit[T]) -> T:
+        """The unit's result, committed. Cancelling the wait does not undo the unit."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.submit(unit, done)
+        return await future
+
+    async def close(self) -> None:
+        """Commits what was submitted, then closes the database."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # -- in the thread -------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        take, more = self._queue.get, self._queue.get_nowait
+        last = False
+        while not last:
+            first = take()
+            if first is None:
+                break
+            batch = [first]
+            try:
+                while len(batch) < MAX_BATCH:
+                    item = more()
+                    if item is None:
+                        last = True
+                        break
+                    batch.append(item)
+            except queue.Empty:
+                pass
+            answers, changes = self._commit(batch)
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, answers, changes)
+            except RuntimeError:  # the loop is closed: nobody is left to tell
+                break
+        self._db.close()
+
+    def _commit(
+        self, batch: list[tuple[Unit[Any], Done]]
+    ) -> tuple[list[tuple[Done, Any, BaseException | None]], list[Change]]:
+        tx = Tx(self._db)
+        execute, changes = tx.execute, tx.changes
+        answers: list[tuple[Done, Any, BaseException | None]] = []
+        try:
+            execute("BEGIN IMMEDIATE")
+            for unit, done in batch:
+                mark = len(changes)
+                execute("SAVEPOINT unit")
+                try:
+                    result = unit(tx)
+                except Exception as error:
+                    if not self._db.in_transaction:
+                        raise  # SQLite gave up the whole transaction: disk full, I/O error, out of memory
+                    execute("ROLLBACK TO unit")
+                    del changes[mark:]
+                    answers.append((done, None, error))
+                else:
+                    answers.append((done, result, None))
+                execute("RELEASE unit")
+            execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - nothing of this batch is stored, and each waiter is told
+            log.error("%s.db: a transaction failed: %s", self._name, error)
+            if self._db.in_transaction:
+                try:
+                    execute("ROLLBACK")
+                except sqlite3.Error as worse:
+                    log.error("%s.db: rollback failed: %s", self._name, worse)
+            failure = RelayError(
+                "storage", f"{self._name}.db did not take it: {error}", "see the disk of the commander",
+                exit_code=Exit.STATE, status=503,
+            )  # fmt: skip
+            return [(done, None, failure) for _, done in batch], []
+        return answers, changes
+
+    # -- in the loop ---------------------------------------------------------------------------------------------
+
+    def _deliver(self, answers: list[tuple[Done, Any, BaseException | None]], changes: list[Change]) -> None:
+        if changes:
+            try:
+                self._on_commit(changes)
+            except Exception:
+                log.exception("the live picture could not take a change")
+        for done, result, error in answers:
+            try:
+                done(result, error)
+            except Exception:
+                log.exception("an answer could not be delivered")
