@@ -100,7 +100,7 @@ class Attempt:
 
     async def _train(self) -> Verdict:
         resume = await asyncio.to_thread(choose, self._folder, self._passed_over)
-        self._resumes(resume)
+        resume = self._resumes(resume)
         claimed = Claim(
             self.epoch,
             self._settings.worker_id,
@@ -147,12 +147,16 @@ class Attempt:
             data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._config.hf_sync_interval_sec)}
             self.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
 
-    def _resumes(self, resume: Resume | None) -> None:
-        """Say what is resumed from. RelayError where the newest checkpoint there is cannot be reached from here."""
+    def _resumes(self, resume: Resume | None) -> Resume | None:
+        """What to resume from, said aloud. RelayError where the newest checkpoint there is cannot be reached from here
+        and nobody said what to do then."""
         newest = self._newest
         if newest is not None and not self._has(newest.name):
             self.event("checkpoint.missing", f"{newest.name} is not on this volume", {"name": newest.name})
-            if self._settings.on_missing_checkpoint == "ask":
+            policy = self._settings.on_missing_checkpoint
+            if policy == "restart":
+                resume = None
+            elif policy == "ask" or resume is None:
                 raise RelayError(
                     "checkpoint_missing",
                     f"the newest checkpoint of run {self.lease.run_id}, {newest.name}, is not on this volume"
@@ -168,6 +172,7 @@ class Attempt:
             beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
             self.event("resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name})
             say(f"resuming from {resume.name} at step {resume.step}")
+        return resume
 
     def _has(self, name: str) -> bool:
         return (self._folder.ckpt / name / "manifest.json").is_file()

@@ -1,0 +1,182 @@
+"""run.yaml and the environment: what is taken, and how what cannot be taken is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from relay_agent import trainer
+from relay_agent.config import KEYS, load
+from relay_agent.trainer import find_launch, pod_environment, trainer_environment
+from relay_agent.volume import RunFolder
+from relaytui.wire.errors import RelayError
+from relaytui.wire.messages import RunConfig
+
+URL = {"COMMANDER_URL": "http://10.0.0.1:8080"}
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def refused(environ: dict[str, str], config: Path | None = None) -> str:
+    with pytest.raises(RelayError) as error:
+        load(environ, config)
+    assert error.value.exit_code == 2
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_defaults_are_the_originals() -> None:
+    settings = load({**URL, "HOSTNAME": "pod-7"})
+    assert (settings.run_id, settings.mode, settings.worker_id) == ("relay-run", "sft", "pod-7")
+    assert (settings.hf_dry_run, settings.l1_root) == (True, Path("/mnt/relay"))
+    assert load(URL).worker_id == "relay-worker"
+    assert load({**URL, "HOSTNAME": "my host!"}).worker_id == "my-host-"
+
+
+def test_the_environment_is_above_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("commander_url: http://file:1/\nRUN_ID: from-file\nMODE: rl\nHF_DRY_RUN: false\nHF_REPO:\n")
+    settings = load({"RELAY_RUN_CONFIG": str(file), "RUN_ID": "from-env", "MODE": ""})
+    assert (settings.commander_url, settings.run_id, settings.mode) == ("http://file:1", "from-env", "rl")
+    assert settings.hf_dry_run is False
+    assert settings.hf_repo == ""
+
+
+def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:
+    example = ROOT / "agent" / "run.example.yaml"
+    load({}, example)
+    text = example.read_text()
+    for key in KEYS:
+        assert key.name in text
+    everything = tmp_path / "all.yaml"
+    lines = (line.removeprefix("#") for line in text.splitlines() if line.startswith("#") and line[1:2].isupper())
+    everything.write_text("\n".join(lines))
+    load(URL, everything)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("COMANDER_URL: http://a:1", ["COMANDER_URL", "did you mean COMMANDER_URL"]),
+        ("settle_secs: 3", ["settle_secs"]),
+        ("COMMANDER_URL: http://a:1\ncommander_url: http://b:1", ["COMMANDER_URL is set twice"]),
+        ("RUN_ID: 7", ["RUN_ID", "should be text; put it in quotes"]),
+        ("RUN_ID: [a, b]", ["RUN_ID", "should be text"]),
+        ("RUN_ID: a/b", ["RUN_ID", "a/b"]),
+        ("RUN_ID: ..", ["RUN_ID"]),
+        ("MODE: dpo", ["MODE", "sft or rl", "dpo"]),
+        ("HF_DRY_RUN: maybe", ["HF_DRY_RUN", "true or false", "maybe"]),
+        ("HF_DRY_RUN: 1", ["HF_DRY_RUN"]),
+        ("RELAY_SETTLE_SECONDS: 10m", ["RELAY_SETTLE_SECONDS", "10m", "number of seconds"]),
+        ("RELAY_STOP_GRACE: -1", ["RELAY_STOP_GRACE", "between"]),
+        ("RELAY_STOP_GRACE: .inf", ["RELAY_STOP_GRACE"]),
+        ("RELAY_STOP_GRACE: .nan", ["RELAY_STOP_GRACE"]),
+        ("TARGET_STEPS: 1.5", ["TARGET_STEPS", "whole number"]),
+        ("COMMANDER_URL: commander:8080", ["COMMANDER_URL", "http(s)://host"]),
+        ("COMMANDER_URL: ftp://a", ["COMMANDER_URL"]),
+        ("COMMANDER_URL: http://a:1/path", ["COMMANDER_URL"]),
+        ("COMMANDER_URL: http://a:999999", ["COMMANDER_URL"]),
+        ("- a\n- b", ["KEY: value"]),
+        ("a: b: c", ["is not YAML", "line 1"]),
+        ("a: !!python/object/apply:os.system [id]", ["is not YAML"]),
+        ("RUN_ID: \"a\\u0007b\"", ["RUN_ID", "control character"]),
+        ("\x00", ["is not YAML"]),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: str, words: list[str]) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(content)
+    message = refused({} if "COMMANDER" in content else URL, file) if "COMMANDER" not in content else refused({}, file)
+    assert str(file) in message
+    for word in words:
+        assert word in message
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    assert "does not exist" in refused({**URL, "RELAY_RUN_CONFIG": str(tmp_path / "no.yaml")})
+    assert "cannot be read" in refused({**URL, "RELAY_RUN_CONFIG": str(tmp_path)})
+    (tmp_path / "latin.yaml").write_bytes(b"RUN_ID: caf\xe9")
+    assert "is not YAML" in refused(URL, tmp_path / "latin.yaml")
+
+
+def test_crlf_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_bytes(b"\xef\xbb\xbfRUN_ID: windows\r\nMODE: rl\r\n")
+    assert load(URL, file).run_id == "windows"
+
+
+def test_secrets_are_trimmed_and_never_shown(tmp_path: Path) -> None:
+    assert load({**URL, "RELAY_SHARED_SECRET": " s3cret\n"}).shared_secret == "s3cret"
+    for bad in ("s3cret two", "s3cret\nX-Evil: 1", "s3crét"):
+        message = refused({**URL, "RELAY_SHARED_SECRET": bad})
+        assert "RELAY_SHARED_SECRET" in message
+        assert "s3cr" not in message
+    assert "user and password" in (message := refused({"COMMANDER_URL": "http://me:hunter2@a:1"}))
+    assert "s3cret" not in repr(load({**URL, "RELAY_SHARED_SECRET": "s3cret"}))
+
+
+def test_no_commander_is_said(tmp_path: Path) -> None:
+    assert "COMMANDER_URL is not set" in refused({})
+
+
+def test_the_launcher_of_the_mode_is_found_or_missed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_launch(load({**URL, "SLIME_RL_CMD": "python3 rl.py | tee x", "MODE": "rl"})).argv == (
+        "bash", "-c", "python3 rl.py | tee x",
+    )  # fmt: skip
+    monkeypatch.setattr(trainer, "launcher_folders", lambda: [tmp_path])
+    with pytest.raises(RelayError, match=r"no launcher launch_sft\.sh") as missing:
+        find_launch(load(URL))
+    assert missing.value.exit_code == 2
+    (tmp_path / "launch_sft.sh").write_text("#!/bin/sh\n")
+    with pytest.raises(RelayError, match="not an executable file"):
+        find_launch(load(URL))
+    (tmp_path / "launch_sft.sh").chmod(0o755)
+    assert find_launch(load(URL)).argv == (str(tmp_path / "launch_sft.sh"),)
+
+
+def test_nothing_of_the_agents_own_reaches_the_trainer(tmp_path: Path) -> None:
+    ours = tmp_path / "relay-venv"
+    theirs = tmp_path / "train-venv"
+    environ = {
+        "PATH": f"{ours}/bin:{theirs}/bin:/usr/bin",
+        "PYTHONPATH": f"{ours}/lib:/opt/megatron",
+        "PYTHONHOME": str(ours),
+        "VIRTUAL_ENV": str(ours),
+        "VIRTUAL_ENV_PROMPT": "(relay)",
+        "RELAY_SHARED_SECRET": "s3cret",
+        "RELAY_TOKEN": "t0ken",
+        "COMMANDER_URL": "http://a",
+        "HF_TOKEN": "hf_x",
+        "MOCK_MAX_STEPS": "3",
+    }
+    env = pod_environment(environ, (ours,))
+    assert env == {
+        "PATH": f"{theirs}/bin:/usr/bin",
+        "PYTHONPATH": "/opt/megatron",
+        "HF_TOKEN": "hf_x",
+        "MOCK_MAX_STEPS": "3",
+    }
+    assert pod_environment({"VIRTUAL_ENV": str(theirs), "PATH": f"{theirs}/bin"}, (ours,))["VIRTUAL_ENV"] == str(theirs)
+
+
+def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
+    config = RunConfig(str(tmp_path), "run-1", 600, 3, 14400, "", False)
+    folder = RunFolder(tmp_path / "runs" / "run-1")
+    settings = load({**URL, "RUN_ID": "run-1", "MODE": "rl"})
+    env = trainer_environment({"PATH": "/bin"}, settings, config, folder, 3, folder.ckpt / "step_00000020")
+    run = f"{tmp_path}/runs/run-1"
+    assert env == {
+        "PATH": "/bin",
+        "RELAY_RUN_ROOT": run,
+        "RELAY_OUTPUT_DIR": f"{run}/out/e00000003",
+        "RELAY_RESUME_FROM": f"{run}/ckpt/step_00000020",
+        "RELAY_CKPT_STAGING_ROOT": f"{run}/ckpt/.staging/e00000003",
+        "RELAY_TRAIN_MODE": "rl",
+        "RELAY_RUN_ID": "run-1",
+        "RELAY_EPOCH": "3",
+        "RELAY_CKPT_INTERVAL": "600",
+        "PYTHONUNBUFFERED": "1",
+    }
+    assert trainer_environment({}, settings, config, folder, 3, None)["RELAY_RESUME_FROM"] == ""
+    assert trainer_environment({}, settings, config, folder, 3, None)["PATH"] == os.defpath

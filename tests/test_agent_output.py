@@ -1,0 +1,207 @@
+"""Output as lines, progress in lines, and what becomes of both."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay_agent.follow import Follower
+from relay_agent.output import LINE_BYTES, Lines
+from relay_agent.progress import Progress, read
+from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
+from relaytui.wire.text import MAX_LINE
+
+
+def lines_of(*chunks: bytes, now: float = 0.0) -> list[str]:
+    lines = Lines()
+    pieces = [piece for chunk in chunks for piece in lines.feed(chunk, now)]
+    return [piece.text for piece in pieces + lines.finish() if piece.shown]
+
+
+def test_lines_come_whole_however_they_were_cut() -> None:
+    text = "eins\nzwei ✓ drei\n\nvier"
+    data = text.encode()
+    for cut in range(len(data)):
+        assert lines_of(data[:cut], data[cut:]) == text.split("\n")
+
+
+def test_carriage_return_and_newline_are_one_end() -> None:
+    assert lines_of(b"a\r\nb\r", b"\nc\r\n") == ["a", "b", "c"]
+
+
+def test_a_bar_is_one_line_that_changes() -> None:
+    lines = Lines()
+    shown: list[str] = []
+    for percent in range(1000):
+        pieces = lines.feed(f"\r{percent / 10:.1f}%|####".encode(), now=percent / 1000)
+        shown += [piece.text for piece in pieces if piece.shown]
+    shown += [piece.text for piece in lines.feed(b"\ndone\n", 1.0) if piece.shown]
+    assert len(shown) <= 5
+    assert shown[-2:] == ["99.9%|####", "done"]
+
+
+def test_a_bar_that_was_held_back_is_shown_when_it_is_due() -> None:
+    lines = Lines()
+    assert [piece.text for piece in lines.feed(b"\r 1%", 0.0) if piece.shown] == [" 1%"]
+    assert not [piece for piece in lines.feed(b"\r 2%", 0.1) if piece.shown]
+    assert lines.waiting
+    assert not lines.tick(0.4)
+    assert [piece.text for piece in lines.tick(0.6)] == [" 2%"]
+    assert not lines.waiting
+
+
+def test_a_blanked_bar_leaves_the_line_after_it() -> None:
+    """As transformers does it: the bar is overwritten with blanks, then the metrics are printed."""
+    assert lines_of(b"\r 20%|##  | 10/50\r              \r\r{'loss': 2.3}\n", now=9)[-1] == "{'loss': 2.3}"
+
+
+def test_a_line_without_end_is_capped_and_the_rest_counted() -> None:
+    data = b"x" * (10 << 20)
+    begun = time.process_time()
+    (line,) = lines_of(*(data[start : start + 65536] for start in range(0, len(data), 65536)))
+    assert len(line) <= MAX_LINE
+    assert line.endswith(f"…(+{len(data) - LINE_BYTES} bytes)")
+    assert time.process_time() - begun < 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=20))
+def test_no_bytes_raise_and_nothing_shown_controls_a_terminal(chunks: list[bytes]) -> None:
+    for line in lines_of(*chunks):
+        assert line.isprintable() or line == ""
+
+
+def test_torture_is_lines_too() -> None:
+    rng = random.Random(4)
+    data = bytes(rng.randrange(256) for _ in range(200_000)) + b"\0\0\xff\xfe\n\x1b]0;title\x07\x1b[31mred\x1b[0m\n"
+    assert lines_of(data)[-1] == "red"
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "total", "metrics"),
+    [
+        ("step 120/400 loss 2.3456 lr 0.0100", 120, 400, {"loss": 2.3456, "lr": 0.01}),
+        ("step 20/300 reward 0.4321 loss 0.1234 lr 0.0100 t=1700000000.123456", 20, 300, {"reward": 0.4321}),
+        ("step 5/9 loss 2.3 lr 1e-3", 5, 9, {"lr": 0.001}),
+        ("step=5 loss=nan", 5, None, {"loss": math.nan}),
+        ("step: 5, loss: inf", 5, None, {"loss": math.inf}),
+        ("step=120 loss=0.3512 lr=3.0e-04 tok/s=18234", 120, None, {"loss": 0.3512, "lr": 0.0003, "tok/s": 18234}),
+        ("{'loss': 2.1, 'step': 3}", 3, None, {"loss": 2.1}),
+        ("{'loss': nan, 'step': 4, 'learning_rate': 4.9e-05}", 4, None, {"loss": math.nan, "lr": 4.9e-05}),
+        ('{"global_step": 120, "max_steps": 1000, "loss": 0.35, "event": "train"}', 120, 1000, {"loss": 0.35}),
+        ('{"step": 121, "loss": NaN}', 121, None, {"loss": math.nan}),
+        ("(Actor pid=51) [10:00:07] model.py:918 - step 41: {'train/loss': 0.018}", 41, None, {"loss": 0.018}),
+        ("[rank0]:[titan] 10:00:00,435 - INFO - step: 89  loss:  2.81340  tps: 6,939", 89, None, {"loss": 2.8134}),
+        ("iter 250: loss 3.4512, time 132.10ms, mfu 12.34%", 250, None, {"loss": 3.4512}),
+        ("Step 25 | loss:1.2345 lr:2e-05 tokens_per_second_per_gpu:812.3 ", 25, None, {"loss": 1.2345, "lr": 2e-05}),
+        ("Epoch [3/10], Step [120/500], Loss: 0.3512", 120, 500, {"loss": 0.3512}),
+        ("step 7/100", 7, 100, {}),
+    ],
+)  # fmt: skip
+def test_progress_in_plain_lines(line: str, step: int, total: int | None, metrics: dict[str, float]) -> None:
+    sight = read(line)
+    assert sight is not None
+    assert (sight.step, sight.total) == (step, total)
+    for name, value in metrics.items():
+        assert sight.metrics[name] == value or (math.isnan(value) and math.isnan(sight.metrics[name]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "The next step 3 is to lower the loss",
+        "step 1/3: downloading the model",
+        "Answer: a step of loss 3.2 would be too much",
+        "GET /health 200 OK",
+        "{'eval_loss': 2.0, 'eval_runtime': 3.1}",
+        "step 99999999999999999999999 loss 1",
+        "steps: " + "x" * 5000 + " loss 3",
+        "{" * 5000,
+    ],
+)
+def test_what_is_no_progress(line: str) -> None:
+    assert read(line) is None
+
+
+def test_a_validation_loss_is_not_the_loss() -> None:
+    sight = read("step 5 val_loss 4.0 loss 2.0")
+    assert sight is not None
+    assert sight.metrics["loss"] == 2.0
+
+
+def test_rate_is_an_average_that_starts_anew_when_the_counter_goes_back() -> None:
+    progress = Progress()
+    for step in range(1, 50):
+        progress.see(f"step {step}/100 loss 1.0", now=step * 0.5)
+    assert progress.rate == pytest.approx(2.0)
+    assert (progress.step, progress.total, progress.first) == (49, 100, 1)
+    progress.see("step 3/100 loss 1.0", now=30)
+    assert progress.rate is None
+
+
+def test_a_known_target_is_not_overruled_by_a_line() -> None:
+    progress = Progress(total=1000)
+    assert progress.see("step 3/100 loss 1.0", 0.0) is not None
+    assert progress.total == 1000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wall(self) -> float:
+        return 1000.0 + self.now
+
+    def boot(self) -> float:
+        return self.now
+
+    def boot_id(self) -> str:
+        return "boot"
+
+
+def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
+    clock, reports, woken = Clock(), list[TelemetryReport](), list[int]()
+    follower = Follower(Progress(), clock, reports.append, lambda: woken.append(1))
+    follower.feed(b"one\nstep 1/9 loss 3.0\nunfinished")
+    follower.skip(40)
+    follower.feed(b"after\n" + b"y" * 3000 + b"\n" * 30)
+    follower.feed(b"\r 10%\r 11%")
+    clock.now = 1.0
+    follower.tick()
+    follower.finish()
+    n = 1
+    for report in reports:
+        if isinstance(report, Log):
+            assert report.n == n
+            n += len(report.lines)
+        elif isinstance(report, Gap):
+            assert (report.n, report.count) == (n, 40)
+            n += report.count
+    steps = [report for report in reports if isinstance(report, Step)]
+    assert [(step.step, step.total, step.metrics) for step in steps] == [(1, 9, {"loss": 3.0})]
+    assert follower.loss == 3.0
+    assert follower.last_line.strip() == "11%"
+    assert woken
+
+
+def test_a_diverged_loss_travels_by_name() -> None:
+    reports: list[TelemetryReport] = []
+    follower = Follower(Progress(), Clock(), reports.append, lambda: None)
+    follower.feed(b"step=5 loss=nan\n")
+    (step,) = [report for report in reports if isinstance(report, Step)]
+    assert step.metrics == {"loss": "nan"}
+
+
+def test_many_long_lines_make_reports_of_bounded_size() -> None:
+    reports: list[TelemetryReport] = []
+    follower = Follower(Progress(), Clock(), reports.append, lambda: None)
+    follower.feed((b"z" * 3900 + b"\n") * 200)
+    logs = [report for report in reports if isinstance(report, Log)]
+    assert sum(len(log.lines) for log in logs) == 200
+    assert max(sum(map(len, log.lines)) for log in logs) <= 64 << 10
