@@ -1,0 +1,1 @@
+"""The terminal dashboard. Only ever a client of a commander."""

@@ -1,0 +1,324 @@
+"""The dashboard: one picture, a home screen with lists, a screen per opened run, and the acts of the action table."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.timer import Timer
+
+from relaytui.client.mirror import Mirror
+from relaytui.dashboard.actions import ACTIONS, Place, app_bindings, app_handlers
+from relaytui.dashboard.ink import TOKENS, Ink
+from relaytui.dashboard.screens.base import RelayScreen
+from relaytui.dashboard.screens.home import HomeScreen
+from relaytui.dashboard.session import Session, Source
+from relaytui.dashboard.themes import Themes, choose_theme, load_themes
+from relaytui.wire.errors import RelayError
+from relaytui.wire.ids import is_id
+from relaytui.wire.rows import RunRow
+from relaytui.wire.status import RunStatus
+from relaytui.wire.text import clean
+
+PAINT_EVERY = 0.1
+"""Seconds between two paints at least: a flood of reports costs no more than ten a second."""
+TICK = 1.0
+"""Seconds between looks at ages; they are shown in whole ones."""
+
+Reason = Literal["quit", "leave", "stop", "signal", "crash", "failed"]
+
+
+@dataclass(frozen=True)
+class DashboardResult:
+    """How it ended. `leave`: the embedded commander is to go on without a screen; `failed`: none could be opened."""
+
+    reason: Reason
+    message: str = ""
+    error: RelayError | None = None
+    signal: int | None = None
+
+
+class DashboardApp(App[DashboardResult]):
+    TITLE = "relay"
+    CSS_PATH = Path(__file__).with_name("dashboard.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = [*app_bindings()]
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        theme: str | None = None,
+        title: str = "relay",
+        actor: str | None = None,
+        themes: Themes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_crash: Callable[[BaseException], str] | None = None,
+        plain: bool = False,
+    ) -> None:
+        """`plain`: no colours at all (NO_COLOR); states are read from glyph, word, bold and reverse."""
+        super().__init__(ansi_color=True if plain else None)
+        self.title = title
+        self.mirror = Mirror(clock)
+        self.session = Session(source, self.mirror, self.changed, actor=actor)
+        self._plain = plain
+        self._on_crash = on_crash
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._paint_timer: Timer | None = None
+        self._painted_at = 0.0
+        self._quitting = False
+        self._themes = themes if themes is not None else load_themes()
+        for name in list(self.available_themes):
+            if name != "textual-dark":  # Textual falls back on it by name
+                self.unregister_theme(name)
+        for own in self._themes.themes.values():
+            self.register_theme(own)
+        chosen = choose_theme(theme, self._themes.themes)
+        if theme is not None and theme not in self._themes.themes:
+            known = ", ".join(sorted(self._themes.themes))
+            self._themes.problems.append(f"no theme is called {clean(theme, 40)!r} (known: {known})")
+        self.theme = chosen
+        self.unregister_theme("textual-dark")
+        self.ink = self._make_ink()
+
+    # -- looks ----------------------------------------------------------------------------------------------------
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return {name: value for name, value in TOKENS.items() if not value.startswith("$")}
+
+    def _make_ink(self) -> Ink:
+        return Ink(self.get_css_variables(), plain=self._plain or self.current_theme.ansi)
+
+    def _theme_changed(self, _: object) -> None:
+        self.ink = self._make_ink()
+        for screen in self.screen_stack:
+            for widget in screen.query("*"):
+                widget.notify_style_update()
+                widget.refresh()
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def get_default_screen(self) -> Screen[Any]:
+        return HomeScreen()
+
+    def on_mount(self) -> None:
+        self.theme_changed_signal.subscribe(self, self._theme_changed)
+        self.set_interval(TICK, self.paint_now)
+        # Only after the first frame is out: what follows imports and connects.
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        for problem in self._themes.problems:
+            self.say(problem, severity="warning")
+        self.spawn(self._run_session())
+
+    async def _run_session(self) -> None:
+        try:
+            await self.session.run()
+        except RelayError as error:
+            self.exit(DashboardResult("failed", str(error), error))
+
+    async def on_unmount(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        await self.session.close()
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do this beside the screen. What goes wrong in it goes wrong for the app."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, Exception):
+                self._handle_exception(error)
+            else:
+                raise error
+
+    def leave(self, reason: Reason, *, message: str = "", signal: int | None = None) -> None:
+        if not self._quitting:
+            self._quitting = True
+            self.exit(DashboardResult(reason, message, signal=signal))
+
+    def _fatal_error(self) -> None:
+        """In place of a traceback with local variables, in which tokens would show."""
+        error = self._exception
+        message = self._on_crash(error) if self._on_crash is not None and error is not None else repr(error)
+        self._return_value = DashboardResult("crash", message)
+        self._close_messages_no_wait()
+
+    # -- painting -------------------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """The picture may look different: paint soon, at most every PAINT_EVERY seconds."""
+        if self._paint_timer is None and self.is_running:
+            wait = PAINT_EVERY - (time.monotonic() - self._painted_at)
+            self._paint_timer = self.set_timer(max(0.001, wait), self.paint_now)
+
+    def paint_now(self) -> None:
+        if self._paint_timer is not None:
+            self._paint_timer.stop()
+            self._paint_timer = None
+        self._painted_at = time.monotonic()
+        # A dialog lies over a screen that is still seen.
+        for screen in self.screen_stack[-2:]:
+            paint = getattr(screen, "paint", None)
+            if paint is not None and (screen is self.screen or self.screen.is_modal):
+                paint()
+
+    def say(self, message: str, *, severity: Literal["information", "warning", "error"] = "information") -> None:
+        """A word in the corner; never markup."""
+        self.notify(clean(message, 500), severity=severity, markup=False)
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    def _relay_screen(self) -> RelayScreen | None:
+        return self.screen if isinstance(self.screen, RelayScreen) else None
+
+    def target(self) -> RunRow | None:
+        screen = self._relay_screen()
+        run_id = screen.target_run() if screen is not None else None
+        return self.mirror.runs.get(run_id) if run_id is not None else None
+
+    def why_not(self, action_id: str) -> str:
+        """Why this cannot be done now, in words; empty where it can."""
+        row = self.target()
+        if action_id in ("open", "copy", "drain", "force-acquire") and row is None:
+            return "no run is selected"
+        if row is None:
+            return ""
+        if action_id in ("drain", "force-acquire") and row.status.ended:
+            return f"{row.run_id} is {row.status.value}: there is nothing to take from anyone"
+        if action_id == "drain" and row.status is RunStatus.DRAINING:
+            return f"{row.run_id} is draining already"
+        if action_id == "drain" and not row.status.active:
+            return f"nobody holds {row.run_id}"
+        return ""
+
+    def can(self, action_id: str) -> bool:
+        return not self.why_not(action_id)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        known = _HANDLERS.get(action)
+        if known is None:
+            return True
+        screen = self._relay_screen()
+        return screen is not None and bool(known.where & screen.places())
+
+    def _refused(self, action_id: str) -> bool:
+        why = self.why_not(action_id)
+        if why:
+            self.say(why, severity="warning")
+        return bool(why)
+
+    def action_open_run(self) -> None:
+        from relaytui.dashboard.screens.run import RunScreen
+
+        if not self._refused("open") and (row := self.target()) is not None:
+            self.push_screen(RunScreen(row.run_id))
+
+    def action_go_back(self) -> None:
+        screen = self._relay_screen()
+        if screen is not None and not screen.go_back() and len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def action_show(self, name: str) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        if isinstance(self.screen, HomeScreen):
+            self.screen.show_list(name)
+
+    def action_filter(self) -> None:
+        if (screen := self._relay_screen()) is not None:
+            screen.open_filter()
+
+    def action_sort(self) -> None:
+        if isinstance(self.screen, HomeScreen):
+            self.screen.sort_next()
+
+    def action_reverse(self) -> None:
+        if isinstance(self.screen, HomeScreen):
+            self.screen.sort_reverse()
+
+    def action_next_view(self) -> None:
+        from relaytui.dashboard.screens.run import RunScreen
+
+        if isinstance(self.screen, RunScreen):
+            self.screen.next_view()
+
+    def action_drain(self) -> None:
+        from relaytui.dashboard.screens.dialogs import DrainDialog
+
+        if not self._refused("drain") and (row := self.target()) is not None:
+            self.push_screen(DrainDialog(row))
+
+    def action_force_acquire(self) -> None:
+        from relaytui.dashboard.screens.dialogs import ForceDialog
+
+        if not self._refused("force-acquire") and (row := self.target()) is not None:
+            self.push_screen(ForceDialog(row))
+
+    def action_copy_id(self) -> None:
+        if not self._refused("copy") and (row := self.target()) is not None:
+            self.copy_to_clipboard(row.run_id)
+            self.say(f"{row.run_id} sent to the terminal's clipboard")
+
+    def action_help(self) -> None:
+        from relaytui.dashboard.screens.help import HelpScreen
+
+        if (screen := self._relay_screen()) is not None:
+            self.push_screen(HelpScreen(screen.places()))
+
+    async def action_quit(self) -> None:
+        from relaytui.dashboard.screens.dialogs import QuitDialog
+
+        if any(isinstance(screen, QuitDialog) for screen in self.screen_stack):
+            return
+        opened = self.session.opened
+        held = any(row.status.active for row in self.mirror.runs.values())
+        if opened is not None and opened.embedded and held:
+            self.push_screen(QuitDialog())
+        else:
+            self.leave("quit")
+
+    # -- the palette ----------------------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        places: frozenset[Place] = screen.places() if isinstance(screen, RelayScreen) else frozenset()
+        at = {*places, Place.ANYWHERE}
+        for action in ACTIONS:
+            if action.where & at and action.id not in ("palette", "open", "back"):
+                yield SystemCommand(action.label, f"{action.help}.", self._runner(action.handler))
+        for run_id in sorted(self.mirror.runs):
+            if is_id(run_id):  # the palette reads titles as markup; an id has none of its characters
+                yield SystemCommand(f"open {run_id}", "Open this run.", self._opener(run_id))
+
+    def _runner(self, handler: str) -> Callable[[], Any]:
+        async def run() -> None:
+            await self.run_action(handler)
+
+        return run
+
+    def _opener(self, run_id: str) -> Callable[[], Any]:
+        def open_run() -> None:
+            from relaytui.dashboard.screens.run import RunScreen
+
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+            self.push_screen(RunScreen(run_id))
+
+        return open_run
+
+
+_HANDLERS = app_handlers()

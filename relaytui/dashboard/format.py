@@ -1,0 +1,135 @@
+"""Numbers and times as a person reads them, in few cells."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from relaytui.dashboard.ink import Piece
+from relaytui.wire.numbers import Number, unpack
+
+DASH = "–"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `4:12`, `2h05m`, `3d04h`; at most six cells."""
+    whole = max(0, int(seconds))
+    if whole < 3_600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    if whole < 86_400:
+        return f"{whole // 3_600}h{whole % 3_600 // 60:02d}m"
+    if whole < 100 * 86_400:
+        return f"{whole // 86_400}d{whole % 86_400 // 3_600:02d}h"
+    return f"{min(whole // 86_400, 99_999)}d"
+
+
+def age(seconds: float) -> str:
+    """`now`, `12s`, `3m`, `2h`, `5d`: whole, so that it changes seldom."""
+    whole = int(seconds)
+    if whole < 1:
+        return "now"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if whole >= size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def ago(seconds: float) -> str:
+    said = age(seconds)
+    return said if said == "now" else f"{said} ago"
+
+
+def clock_time(at: float) -> str:
+    """Local time of day of a commander's timestamp; a timestamp no clock can say gives dashes."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "--:--:--"
+
+
+def number(value: Number | None) -> str:
+    """Four significant digits in at most eight cells."""
+    if value is None:
+        return DASH
+    real = unpack(value)
+    if not math.isfinite(real):
+        return "nan" if math.isnan(real) else "inf" if real > 0 else "-inf"
+    size = abs(real)
+    if size == 0:
+        return "0"
+    if size >= 100_000 or size < 0.0001:
+        return f"{real:.1e}"
+    if size >= 1_000:
+        return f"{real:.0f}"
+    if size >= 0.1:
+        return f"{real:.{3 if size < 10 else 2 if size < 100 else 1}f}"
+    return f"{real:.2g}"
+
+
+def number_piece(value: Number | None) -> Piece:
+    """A metric; one that is no number must be seen."""
+    if value is None:
+        return Piece(DASH, "faint")
+    return Piece(number(value), "text" if math.isfinite(unpack(value)) else "bad")
+
+
+def count(value: int) -> str:
+    """`950`, `12,400`, `1.24M`: exact while it is short."""
+    if abs(value) < 100_000:
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return str(value)
+
+
+def steps(step: int, total: int | None) -> str:
+    return f"{count(step)}/{count(total)}" if total is not None else count(step)
+
+
+def rate(per_second: float | None) -> str:
+    if per_second is None or not math.isfinite(per_second) or per_second < 0:
+        return DASH
+    if per_second == 0:
+        return "0/s"
+    for size, unit in ((1, "s"), (60, "m"), (3_600, "h")):
+        scaled = per_second * size
+        if scaled >= 1 or unit == "h":
+            return f"{scaled:.0f}/{unit}" if scaled >= 100 else f"{scaled:.3g}/{unit}"
+    return DASH
+
+
+def eta(step: int, total: int | None, per_second: float | None) -> str:
+    if total is None or not per_second or not math.isfinite(per_second) or per_second < 0:
+        return DASH
+    left = (total - step) / per_second
+    return DASH if left < 0 or left > 10**9 else duration(left)
+
+
+def size(value: int) -> str:
+    if value < 1_000:
+        return f"{value} B"
+    scaled = float(value)
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        scaled /= 1_000
+        if scaled < 1_000:
+            return f"{scaled:.3g} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"
+    return f"{scaled:.0f} PB"
+
+
+def bar(step: int, total: int | None, width: int) -> tuple[Piece, ...]:
+    """Progress in half cells; empty where no total is known."""
+    if width <= 0:
+        return ()
+    if not total or total <= 0:
+        return (Piece("┄" * width, "bar-rest"),)
+    halves = int(min(1.0, max(0.0, step / total)) * width * 2)
+    done = "━" * (halves // 2) + ("╸" if halves % 2 else "")
+    return (Piece(done, "bar-done"), Piece("─" * (width - len(done)), "bar-rest"))
+
+
+def percent(step: int, total: int | None) -> str:
+    """Rounded down: 100 % is said only when it is."""
+    if not total or total <= 0:
+        return ""
+    return f"{int(min(1.0, max(0.0, step / total)) * 100)}%"

@@ -1,0 +1,74 @@
+"""A state is a glyph, a word and an ink, so that it is read without any one of them."""
+
+from __future__ import annotations
+
+from relaytui.client.link import LinkState
+from relaytui.dashboard.ink import Piece
+from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
+
+_RUN = {
+    RunStatus.QUEUED: "○",
+    RunStatus.LEASED: "◔",
+    RunStatus.RUNNING: "●",
+    RunStatus.DRAINING: "◑",
+    RunStatus.COMPLETED: "✓",
+    RunStatus.FAILED: "✗",
+    RunStatus.CANCELLED: "⊘",
+    RunStatus.PREEMPTED: "↯",
+    RunStatus.LOST: "?",
+}
+_WORKER = {
+    WorkerStatus.CONNECTING: ("◔", "state-leased"),
+    WorkerStatus.IDLE: ("○", "state-queued"),
+    WorkerStatus.BUSY: ("●", "state-running"),
+    WorkerStatus.DRAINING: ("◑", "state-draining"),
+    WorkerStatus.OFFLINE: ("✗", "muted"),
+}
+_OUTCOME = {
+    Outcome.COMPLETED: ("✓", "state-completed"),
+    Outcome.FAILED: ("✗", "state-failed"),
+    Outcome.PREEMPTED: ("↯", "state-preempted"),
+    Outcome.DRAINED: ("◑", "muted"),
+    Outcome.CANCELLED: ("⊘", "state-cancelled"),
+    Outcome.SUPERSEDED: ("»", "muted"),
+    Outcome.LOST: ("?", "state-lost"),
+}
+_LINK = {
+    LinkState.CONNECTING: ("◌", "warn"),
+    LinkState.LIVE: ("●", "good"),
+    LinkState.STALE: ("◌", "warn"),
+    LinkState.REFUSED: ("✗", "bad"),
+}
+
+
+def run_status(status: RunStatus) -> Piece:
+    return Piece(f"{_RUN[status]} {status.value}", f"state-{status.value}")
+
+
+def worker_status(status: WorkerStatus) -> Piece:
+    glyph, ink = _WORKER[status]
+    return Piece(f"{glyph} {status.value}", ink)
+
+
+def outcome(value: Outcome | None) -> Piece:
+    if value is None:
+        return Piece("● going on", "state-running")
+    glyph, ink = _OUTCOME[value]
+    return Piece(f"{glyph} {value.value}", ink)
+
+
+def link_state(state: LinkState) -> Piece:
+    glyph, ink = _LINK[state]
+    return Piece(f"{glyph} {state.value}", ink)
+
+
+def event_ink(kind: str) -> str:
+    """The ink of an event: what a person must see is told from what merely happened."""
+    word = kind.rpartition(".")[2]
+    if word in {"failed", "lost", "torn", "refused", "alarm", "missing", "bad", "corrupt"}:
+        return "bad"
+    if word in {"forced", "superseded", "preempted", "revoked", "drain", "draining", "denied", "expired"}:
+        return "warn"
+    if word in {"completed", "published", "revived"}:
+        return "good"
+    return "muted"

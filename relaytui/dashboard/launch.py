@@ -1,0 +1,90 @@
+"""Runs the dashboard in this thread, and gives the terminal back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import traceback
+from collections.abc import Iterator
+from functools import partial
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from relaytui.dashboard.app import DashboardApp, DashboardResult
+from relaytui.dashboard.session import Source
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))
+
+
+def run_dashboard(
+    source: Source,
+    *,
+    theme: str | None = None,
+    title: str = "relay",
+    actor: str | None = None,
+    log_path: Path | None = None,
+    mouse: bool = True,
+) -> DashboardResult:
+    """Show the dashboard until it is left. Call it in the main thread, with a terminal.
+
+    `source` is an Endpoint, or a function that finds or starts a commander and returns Opened; it is called in a thread
+    after the first paint. What is logged meanwhile goes to `log_path`, never to the terminal.
+    """
+    log_path = log_path or _default_log()
+
+    def crashed(error: BaseException) -> str:
+        # Frames, but no local variables: a token may be among them.
+        text = "".join(traceback.format_exception(error))
+        logging.getLogger("relaytui.dashboard").error("the dashboard crashed\n%s", text)
+        return f"the dashboard crashed ({type(error).__name__}); details are in {log_path}"
+
+    with _logging_to(log_path):
+        app = DashboardApp(
+            source, theme=theme, title=title, actor=actor, on_crash=crashed, plain=bool(os.environ.get("NO_COLOR"))
+        )
+        result = asyncio.run(_run(app, mouse))
+    return result if result is not None else DashboardResult("quit")
+
+
+async def _run(app: DashboardApp, mouse: bool) -> DashboardResult | None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, partial(app.leave, "signal", signal=int(number)))
+    try:
+        return await app.run_async(mouse=mouse)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _default_log() -> Path:
+    from platformdirs import user_log_path
+
+    return user_log_path("relay-tui") / "dashboard.log"
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """While the screen is up, what is logged goes to a file: a line on the terminal would tear it."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    handler: logging.Handler
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handler = RotatingFileHandler(path, maxBytes=1_000_000, backupCount=1, encoding="utf-8", delay=True)
+    except OSError:
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for old in before:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+        for old in before:
+            root.addHandler(old)

@@ -1,0 +1,105 @@
+"""What the app asks of every screen: where one is, which run is meant, and to look at the picture again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from textual.screen import Screen
+from textual.widgets import Input
+
+from relaytui.client.link import LinkState
+from relaytui.client.mirror import Mirror
+from relaytui.dashboard.actions import Place, bar_actions
+from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine
+
+if TYPE_CHECKING:
+    from relaytui.dashboard.app import DashboardApp
+
+
+class FilterInput(Input):
+    """One line at the bottom; enter keeps the filter, escape clears it."""
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="show only what contains …", id="filter", compact=True)
+        self.display = False
+
+
+class RelayScreen(Screen[None]):
+    # A priority of fixed sizes: what does not fit gives way in `dashboard.tcss`.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (110, "-wide")]  # noqa: RUF012 - Textual's own form
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (10, "-short"), (18, "-normal-high"), (36, "-tall")]  # noqa: RUF012
+
+    @property
+    def relay(self) -> DashboardApp:
+        return cast("DashboardApp", self.app)
+
+    @property
+    def mirror(self) -> Mirror:
+        return self.relay.mirror
+
+    def places(self) -> frozenset[Place]:
+        return frozenset()
+
+    def target_run(self) -> str | None:
+        """The run that an action would be about."""
+        return None
+
+    def paint(self) -> None:
+        """Look at the picture again, and paint what changed."""
+        live = self.mirror.link.state is LinkState.LIVE
+        status = self.query_one(StatusLine)
+        status.url = self.relay.session.url
+        status.refresh_content()
+        reason = self.query_one(Reason)
+        reason.display = not live and bool(self.mirror.link.reason)
+        if reason.display:
+            reason.refresh_content()
+        actions = [(action, self.relay.can(action.id)) for action in bar_actions(self.places())]
+        self.query_one(KeyBar).show_actions(actions)
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is a picture, and it is not current."""
+        return self.mirror.loaded and self.mirror.link.state is not LinkState.LIVE
+
+    # -- filtering ------------------------------------------------------------------------------------------------
+
+    def filter_text(self) -> str:
+        return ""
+
+    def set_filter(self, text: str) -> None:
+        pass
+
+    def open_filter(self) -> None:
+        box = self.query_one(FilterInput)
+        box.display = True
+        box.value = self.filter_text()
+        box.focus()
+
+    def close_filter(self) -> None:
+        self.query_one(FilterInput).display = False
+        self.focus_content()
+
+    def focus_content(self) -> None:
+        pass
+
+    def go_back(self) -> bool:
+        """What escape does here first: close and clear the filter. False where there is none."""
+        box = self.query_one(FilterInput)
+        if box.display or self.filter_text():
+            box.value = ""
+            self.set_filter("")
+            self.close_filter()
+            return True
+        return False
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if isinstance(event.input, FilterInput) and event.input.display:
+            self.set_filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if isinstance(event.input, FilterInput):
+            self.close_filter()
+
+    def on_screen_resume(self, event: Any) -> None:
+        self.paint()

@@ -1,0 +1,371 @@
+"""What is asked before an act: each names target, holder, age and consequence, and begins on Cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Button, Checkbox, Input
+
+from relaytui.dashboard.format import ago, duration
+from relaytui.dashboard.glyphs import run_status
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.facts import joined
+from relaytui.dashboard.screens.lists import lease_left
+from relaytui.dashboard.widgets.lines import Line, Lines
+from relaytui.dashboard.widgets.pieces import width_of
+from relaytui.wire.errors import RelayError
+from relaytui.wire.rows import RunRow
+from relaytui.wire.status import RunStatus
+from relaytui.wire.text import clean
+
+if TYPE_CHECKING:
+    from relaytui.dashboard.app import DashboardApp
+
+LONGEST_TYPED = 24
+"""A longer name than this is not asked to be typed; the word `force` is."""
+
+
+def folded(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
+    """Words onto as many lines as they need."""
+    lines: list[list[Piece]] = [[]]
+    used = 0
+    for text, ink in pieces:
+        for word in text.split(" "):
+            if not word:
+                continue
+            wide = width_of(word)
+            if used and used + 1 + wide > width:
+                lines.append([])
+                used = 0
+            if used:
+                lines[-1].append(Piece(" "))
+                used += 1
+            lines[-1].append(Piece(word, ink))
+            used += wide
+    return lines
+
+
+class Prose(Lines):
+    """Lines that are as high as what they say."""
+
+    DEFAULT_CSS = "Prose { height: auto; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._paragraphs: list[list[Piece]] = []
+
+    def say(self, *paragraphs: Sequence[Piece]) -> None:
+        said = [list(paragraph) for paragraph in paragraphs]
+        if said != self._paragraphs:
+            self._paragraphs = said
+            self.refresh(layout=True)
+            self.call_after_refresh(self.refresh_content)
+
+    def _lines(self, width: int) -> list[Line]:
+        return [line for paragraph in self._paragraphs for line in folded(paragraph, max(8, width))]
+
+    def get_content_height(self, container: object, viewport: object, width: int) -> int:
+        return max(1, len(self._lines(width)))
+
+    def compose_lines(self, width: int) -> list[Line]:
+        return self._lines(width)
+
+
+class Dialog(ModalScreen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+    AUTO_FOCUS = "#cancel"
+
+    @property
+    def relay(self) -> DashboardApp:
+        return cast("DashboardApp", self.app)
+
+    def action_cancel(self) -> None:
+        self.dismiss()
+
+    def paint(self) -> None:
+        """Look at the picture again."""
+
+
+class RunDialog(Dialog):
+    """An act on one run, decided on the epoch that was shown; if that changed, it is refused and shown anew."""
+
+    title_text = ""
+    verb = ""
+    variant = "warning"
+
+    def __init__(self, row: RunRow) -> None:
+        super().__init__()
+        self.row = row
+        self._busy = False
+        self._error: list[Piece] = []
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="dialog", can_focus=False):
+            yield Prose(id="facts")
+            yield Prose(id="consequence")
+            yield from self.compose_choices()
+            yield Input(placeholder="why (goes into the history)", id="why", compact=True, max_length=500)
+            yield from self.compose_typed()
+            with Horizontal(id="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button(self.verb, id="go", variant=self.variant, compact=True)  # type: ignore[arg-type]
+            yield Prose(id="error")
+
+    def compose_choices(self) -> ComposeResult:
+        yield from ()
+
+    def compose_typed(self) -> ComposeResult:
+        yield from ()
+
+    def on_mount(self) -> None:
+        self.query_one("#dialog").border_title = self.title_text
+        self.paint()
+
+    # -- what it says ---------------------------------------------------------------------------------------------
+
+    def current(self) -> RunRow | None:
+        return self.relay.mirror.runs.get(self.row.run_id)
+
+    @property
+    def changed(self) -> bool:
+        current = self.current()
+        return current is None or current.epoch != self.row.epoch
+
+    def paint(self) -> None:
+        if not self.is_mounted:
+            return
+        current = self.current()
+        if current is not None and not self.changed:
+            self.row = current
+        row, now = self.row, self.relay.mirror.now
+        holder = clean(row.holder or "", 128)
+        held = (
+            [Piece("holder  ", "muted"), Piece(holder, "strong")]
+            if holder and row.status.active
+            else [Piece("holder  ", "muted"), Piece("nobody")]
+        )
+        left = lease_left(row, now)
+        lease = [Piece("lease   ", "muted"), Piece("none" if left is None else f"{duration(left)} left", "strong")]
+        report = "nothing reported yet" if row.reported_at is None else f"last report {ago(now - row.reported_at)}"
+        self.query_one("#facts", Prose).say(
+            [
+                Piece("run     ", "muted"),
+                Piece(clean(row.run_id, 128), "strong"),
+                run_status(row.status),
+                Piece(f"epoch {row.epoch}", "muted"),
+            ],
+            [*held, Piece("· " + report, "muted")],
+            lease,
+            [Piece(" ")],
+        )
+        self.query_one("#consequence", Prose).say(*self.consequence(row, left))
+        error = self._error
+        if not error and self.changed:
+            where = f"epoch {current.epoch}, held by {clean(current.holder or 'nobody', 128)}" if current else "gone"
+            error = [Piece(f"This run changed meanwhile: now {where}. Confirming will ask anew.", "warn")]
+        self.query_one("#error", Prose).say(error)
+        self.query_one("#error").display = bool(error)
+        self.query_one("#go", Button).disabled = self._busy or not self.ready()
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether all that is asked for was given."""
+        return True
+
+    # -- doing it -------------------------------------------------------------------------------------------------
+
+    def on_input_changed(self) -> None:
+        self.paint()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if self.ready():
+            self.query_one("#go", Button).focus()
+        else:
+            self.focus_next()
+
+    @on(Button.Pressed, "#cancel")
+    def _cancel(self) -> None:
+        self.dismiss()
+
+    @on(Button.Pressed, "#go")
+    def _go(self) -> None:
+        if not self._busy and self.ready():
+            self._busy = True
+            self._error = []
+            self.paint()
+            self.relay.spawn(self._act())
+
+    async def _act(self) -> None:
+        try:
+            said = await self.perform(self.query_one("#why", Input).value.strip())
+        except RelayError as error:
+            self._failed(error)
+            if error.code in ("epoch_changed", "not_held"):
+                await self._look_again()
+        else:
+            self.dismiss()
+            self.relay.say(said)
+        finally:
+            self._busy = False
+            if self.is_mounted:
+                self.paint()
+
+    def _failed(self, error: RelayError) -> None:
+        self._error = [Piece(clean(str(error), 500), "bad")]
+
+    async def _look_again(self) -> None:
+        """The decision was made on another state: show the one that is, and have it decided again."""
+        try:
+            await self.relay.session.load_run(self.row.run_id, curve=False)
+        except RelayError as error:
+            self._failed(error)
+        row = self.current()
+        if row is not None:
+            self.row = row
+        self.decide_again()
+
+    def decide_again(self) -> None:
+        self.query_one("#cancel", Button).focus()
+
+    async def perform(self, why: str) -> str:
+        """Do it; what to say when it is done."""
+        raise NotImplementedError
+
+
+class DrainDialog(RunDialog):
+    title_text = "Drain"
+    verb = "Drain"
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        holder = clean(row.holder or "its holder", 128)
+        return [
+            [
+                Piece(f"{holder} stops the trainer with SIGTERM, publishes what it saves, and releases the run."),
+            ],
+            [Piece("The run is queued again, and the next agent goes on from that checkpoint.")],
+        ]
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        await client.drain(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        return f"{self.row.run_id}: drain ordered"
+
+
+class ForceDialog(RunDialog):
+    title_text = "Force-acquire"
+    verb = "Force-acquire"
+    variant = "error"
+
+    def compose_choices(self) -> ComposeResult:
+        yield Checkbox("the old pod is gone for certain: take over at once", id="gone", compact=True)
+
+    def compose_typed(self) -> ComposeResult:
+        yield Input(placeholder=f"type {self.word} to confirm", id="typed", compact=True, max_length=128)
+
+    @property
+    def word(self) -> str:
+        return self.row.run_id if len(self.row.run_id) <= LONGEST_TYPED else "force"
+
+    @property
+    def live(self) -> bool:
+        return bool(lease_left(self.row, self.relay.mirror.now))
+
+    @property
+    def pod_gone(self) -> bool:
+        return self.query_one("#gone", Checkbox).value
+
+    def paint(self) -> None:
+        super().paint()
+        if self.is_mounted:
+            self.query_one("#typed").display = self.live
+            self.query_one("#gone").display = self.row.status.active
+
+    def ready(self) -> bool:
+        return not self.live or self.query_one("#typed", Input).value.strip() == self.word
+
+    def on_checkbox_changed(self) -> None:
+        self.paint()
+
+    def decide_again(self) -> None:
+        self.query_one("#typed", Input).value = ""
+        self.query_one("#gone", Checkbox).value = False
+        super().decide_again()
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        if not row.status.active:
+            return [[Piece("Nobody holds this run: its epoch grows by one, and the next agent that asks gets it.")]]
+        holder = clean(row.holder or "its holder", 128)
+        first = [Piece(f"{holder} loses the run now, is told to stop, and what it saves from here on is set aside.")]
+        if self.pod_gone:
+            return [
+                first,
+                [
+                    Piece(
+                        "Another agent may start at once. If that pod does live, two trainers run for a while;", "warn"
+                    ),
+                    Piece("only the new one's checkpoints count.", "warn"),
+                ],
+            ]
+        after = f"at the latest in {duration(left)}" if left else "now, as its lease is over"
+        return [first, [Piece(f"Another agent may start when {holder} has said that its trainer is dead, {after}.")]]
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        answer = await client.force_acquire(
+            self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
+        )
+        return f"{self.row.run_id}: taken; epoch {answer.epoch} is burned"
+
+
+class QuitDialog(Dialog):
+    """Asked only where quitting would stop a commander that agents depend on."""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="dialog", can_focus=False):
+            yield Prose(id="facts")
+            with Horizontal(id="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Leave it running", id="leave", variant="primary", compact=True)
+                yield Button("Stop it", id="stop", variant="warning", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#dialog").border_title = "Quit"
+        self.paint()
+
+    def paint(self) -> None:
+        if not self.is_mounted:
+            return
+        held = [row for row in self.relay.mirror.runs.values() if row.status.active]
+        draining = sum(row.status is RunStatus.DRAINING for row in held)
+        runs = f"{len(held)} run{'s are' if len(held) != 1 else ' is'} held by agents"
+        self.query_one("#facts", Prose).say(
+            joined([Piece(runs, "strong")], [Piece(f"{draining} draining")] if draining else []),
+            [
+                Piece(
+                    "This dashboard is also their commander. Training goes on either way: agents keep their reports and"
+                ),
+                Piece("bring them when a commander is back on this state folder."),
+            ],
+            [Piece("Left running, it keeps taking reports without a screen; relay-tui attaches to it again.", "muted")],
+            [Piece(" ")],
+        )
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        chosen = event.button.id
+        self.dismiss()
+        if chosen == "leave":
+            self.relay.leave("leave")
+        elif chosen == "stop":
+            self.relay.leave("stop")

@@ -1,0 +1,120 @@
+"""What is said of one run, in lines: below the list, on top of its own screen, and in dialogs."""
+
+from __future__ import annotations
+
+from relaytui.client.mirror import Mirror
+from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate, steps
+from relaytui.dashboard.glyphs import run_status
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.lists import lease_piece
+from relaytui.dashboard.widgets.pieces import spread, width_of
+from relaytui.wire.rows import RunRow
+from relaytui.wire.status import RunStatus
+from relaytui.wire.text import clean
+
+DOT = Piece("  ·  ", "faint")
+
+
+def joined(*groups: list[Piece]) -> list[Piece]:
+    """Groups with a dot between; empty ones vanish."""
+    pieces: list[Piece] = []
+    for group in groups:
+        if group:
+            if pieces:
+                pieces.append(DOT)
+            pieces += group
+    return pieces
+
+
+def heading(row: RunRow) -> list[Piece]:
+    pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_status(row.status)]
+    return [*pieces, Piece("  "), Piece(row.mode, "muted")]
+
+
+def holding(row: RunRow, now: float) -> list[Piece]:
+    """Who holds the run, under which epoch, for how long still."""
+    if row.status.active and row.holder:
+        return joined(
+            [Piece("held by ", "muted"), Piece(clean(row.holder, 128))],
+            [Piece("epoch ", "muted"), Piece(str(row.epoch))],
+            [Piece("lease ", "muted"), lease_piece(row, now)],
+            reported(row, now),
+        )
+    attempts = f"{row.attempts} attempt{'s' if row.attempts != 1 else ''}"
+    return joined(
+        [Piece("held by nobody", "muted")],
+        [Piece("epoch ", "muted"), Piece(str(row.epoch))] if row.epoch else [],
+        [Piece(attempts, "muted")] if row.attempts else [],
+        reported(row, now),
+    )
+
+
+def reported(row: RunRow, now: float) -> list[Piece]:
+    if row.reported_at is None:
+        return [Piece("nothing reported yet", "muted")]
+    return [Piece("heard ", "muted"), Piece(ago(now - row.reported_at))]
+
+
+def pace(row: RunRow) -> list[Piece]:
+    moving = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
+    return joined(
+        [Piece(steps(row.step, row.total), "strong"), Piece(f"  {percent(row.step, row.total)}")],
+        [Piece(rate(row.rate))] if moving and row.rate is not None else [],
+        [Piece("eta ", "muted"), Piece(eta(row.step, row.total, row.rate))]
+        if moving and row.total is not None and row.rate
+        else [],
+    )
+
+
+def metrics(row: RunRow) -> list[Piece]:
+    loss = [Piece("loss ", "muted"), number_piece(row.loss)] if row.loss is not None else []
+    if loss and row.first_loss is not None and row.first_loss != row.loss:
+        loss += [Piece(" from ", "muted"), number_piece(row.first_loss)]
+    return joined(
+        loss,
+        [Piece("reward ", "muted"), number_piece(row.reward)] if row.reward is not None else [],
+        [Piece("lr ", "muted"), number_piece(row.lr)] if row.lr is not None else [],
+    )
+
+
+def saved(row: RunRow) -> list[Piece]:
+    if row.newest_checkpoint is None:
+        return [Piece("no checkpoint yet", "muted")]
+    return [
+        Piece("newest ", "muted"),
+        Piece(clean(row.newest_checkpoint, 128)),
+        Piece(f"  {row.checkpoints} kept of {row.published}", "muted"),
+    ]
+
+
+def progress_line(row: RunRow, width: int) -> list[Piece]:
+    """A bar as wide as there is room, then the numbers."""
+    said = pace(row)
+    room = width - sum(width_of(text) for text, _ in said) - 4
+    if room < 8:
+        return [Piece(" "), *said]
+    return [Piece(" "), *bar(row.step, row.total, room), Piece("  "), *said]
+
+
+def why(row: RunRow) -> list[Piece]:
+    return [Piece(clean(row.message, 300), "muted")] if row.message else []
+
+
+def run_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
+    """The head of a run's own screen: three lines."""
+    now = mirror.now
+    return [
+        spread(heading(row), [*holding(row, now), Piece(" ")], width),
+        progress_line(row, width),
+        spread([Piece(" "), *joined(metrics(row), saved(row))], [*why(row), Piece(" ")], width),
+    ]
+
+
+def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
+    """The same below the list, whatever columns gave way."""
+    now = mirror.now
+    return [
+        [*heading(row), Piece("  "), *why(row)],
+        [Piece(" "), *holding(row, now)],
+        [Piece(" "), *joined(pace(row), metrics(row), saved(row))],
+    ]

@@ -1,0 +1,208 @@
+"""The lists: runs, workers, events. One is shown at a time; each keeps its own order, filter and selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from textual.app import ComposeResult
+
+from relaytui.client.link import LinkState
+from relaytui.dashboard.actions import Place
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.base import FilterInput, RelayScreen
+from relaytui.dashboard.screens.facts import peek_lines
+from relaytui.dashboard.screens.lists import Item, ListSpec, list_specs
+from relaytui.dashboard.widgets.lines import Line, Lines
+from relaytui.dashboard.widgets.pieces import cut
+from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine
+from relaytui.dashboard.widgets.table import Table
+
+
+@dataclass
+class ListState:
+    """One list as the operator set it, and what of the picture it was last painted from."""
+
+    spec: ListSpec
+    order: str
+    reverse: bool
+    filter: str = ""
+    items: dict[str, Item] | None = None
+    painted: tuple[object, ...] = ()
+
+
+class Peek(Lines):
+    """The selected run in words, so that a column that gave way is not lost."""
+
+    def __init__(self, home: HomeScreen) -> None:
+        super().__init__(id="peek")
+        self._home = home
+
+    def compose_lines(self, width: int) -> list[Line]:
+        run_id = self._home.target_run()
+        row = self._home.mirror.runs.get(run_id) if run_id is not None else None
+        if row is None:
+            return []
+        return [[Piece("─" * width, "faint")], *peek_lines(row, self._home.mirror, width)]
+
+
+class HomeScreen(RelayScreen):
+    def __init__(self) -> None:
+        super().__init__(id="home")
+        self._lists = {
+            spec.name: ListState(spec, spec.default_order[0], spec.default_order[1]) for spec in list_specs()
+        }
+        self.current = "runs"
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine(self.mirror, title=self.relay.title)
+        yield Reason(self.mirror)
+        yield TabLine()
+        for name, state in self._lists.items():
+            table = Table(state.spec.columns, id=name)
+            table.display = name == self.current
+            yield table
+        yield Peek(self)
+        yield FilterInput()
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self.focus_content()
+        self.paint()
+
+    # -- where one is ---------------------------------------------------------------------------------------------
+
+    def places(self) -> frozenset[Place]:
+        return frozenset({Place(self.current)})
+
+    @property
+    def state(self) -> ListState:
+        return self._lists[self.current]
+
+    @property
+    def table(self) -> Table:
+        return self.query_one(f"#{self.current}", Table)
+
+    def target_run(self) -> str | None:
+        key = self.table.cursor_key
+        item = (self.state.items or {}).get(key) if key is not None else None
+        return item.run_id if item is not None else None
+
+    def show_list(self, name: str) -> None:
+        self.query_one(FilterInput).display = False
+        self.table.display = False
+        self.current = name
+        self.table.display = True
+        self.focus_content()
+        self.paint()
+
+    def focus_content(self) -> None:
+        self.table.focus()
+
+    # -- painting -------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        if not self.is_mounted:
+            return
+        super().paint()
+        self._paint_list()
+        self._paint_tabs()
+        self.query_one(Peek).refresh_content()
+
+    def _paint_list(self) -> None:
+        state, mirror, table = self.state, self.mirror, self.table
+        table.set_stale(self.stale)
+        now = mirror.now
+        # Between two seconds nothing ages; between two changes nothing else does.
+        seen = (
+            state.spec.version(mirror),
+            int(now) if state.spec.ages and mirror.loaded else 0,
+            state.order,
+            state.reverse,
+            state.filter,
+            mirror.loaded,
+            mirror.link.state,
+            self.relay.session.url,
+        )
+        if seen == state.painted:
+            return
+        state.painted = seen
+        items = list(state.spec.items(mirror, now))
+        wanted = state.filter.casefold()
+        shown = [item for item in items if wanted in item.text] if wanted else items
+        shown.sort(key=lambda item: item.order[state.order], reverse=state.reverse)
+        state.items = {item.row.key: item for item in shown}
+        table.set_sorted(state.order, state.reverse)
+        table.show([item.row for item in shown], notice=self._notice(state, len(items)))
+
+    def _notice(self, state: ListState, total: int) -> list[Line]:
+        mirror = self.mirror
+        if not mirror.loaded:
+            if mirror.link.state is LinkState.REFUSED:
+                return [[Piece("not connected", "bad")], [Piece("The line above says why; trying again.", "muted")]]
+            return [[Piece("connecting …", "muted")]]
+        if total:
+            return [
+                [Piece(f"none of {total:,} {state.spec.name} contains ", "muted"), Piece(cut(state.filter, 40))],
+                [Piece("esc ", "key"), Piece("shows all", "muted")],
+            ]
+        return [list(line) for line in state.spec.empty(mirror, self.relay.session.url)]
+
+    def _paint_tabs(self) -> None:
+        mirror = self.mirror
+        sizes = {"runs": len(mirror.runs), "workers": len(mirror.workers), "events": len(mirror.events)}
+        line = self.query_one(TabLine)
+        line.current = self.current
+        line.tabs = [(name, f"{name} {sizes[name]:,}" if mirror.loaded else name) for name in self._lists]
+        state = self.state
+        note: list[Piece] = []
+        if state.filter:
+            note += [
+                Piece(f"{len(self.table.rows):,} of {sizes[self.current]:,} with ", "muted"),
+                Piece(cut(state.filter, 24), "key"),
+                Piece("  "),
+            ]
+        if (state.order, state.reverse) != state.spec.default_order:
+            title = next(c.title or c.key for c in state.spec.columns if c.key == state.order)
+            note += [Piece("by ", "muted"), Piece(title), Piece(" ▾ " if state.reverse else " ▴ ")]
+        line.note = note
+        line.refresh_content()
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    def filter_text(self) -> str:
+        return self.state.filter
+
+    def set_filter(self, text: str) -> None:
+        self.state.filter = text
+        self.paint()
+
+    def sort_next(self) -> None:
+        keys = [column.key for column in self.state.spec.columns]
+        self.state.order = keys[(keys.index(self.state.order) + 1) % len(keys)]
+        self.state.reverse = False
+        self.paint()
+
+    def sort_reverse(self) -> None:
+        self.state.reverse = not self.state.reverse
+        self.paint()
+
+    def on_table_header_clicked(self, event: Table.HeaderClicked) -> None:
+        state = self.state
+        state.reverse = not state.reverse if state.order == event.column else False
+        state.order = event.column
+        self.paint()
+
+    def on_table_moved(self, event: Table.Moved) -> None:
+        if event.table is self.table:
+            super().paint()
+            self.query_one(Peek).refresh_content()
+
+    def on_table_opened(self, event: Table.Opened) -> None:
+        self.relay.action_open_run()
+
+    def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
+        self.show_list(event.name)
+
+    def on_resize(self, event: Any) -> None:
+        self.paint()

@@ -1,0 +1,279 @@
+"""The three lists as data: columns, how a row becomes cells, what is said when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relaytui.client.mirror import Mirror
+from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
+from relaytui.dashboard.glyphs import event_ink, run_status, worker_status
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.widgets.pieces import Cell
+from relaytui.dashboard.widgets.table import Column, Row
+from relaytui.wire.numbers import unpack
+from relaytui.wire.rows import EventRow, RunRow, WorkerRow
+from relaytui.wire.status import RunStatus
+from relaytui.wire.text import clean
+
+BAR = 8
+
+Order = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row with what it is ordered and found by. Values of one column are comparable with each other."""
+
+    row: Row
+    text: str
+    order: dict[str, Order]
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class ListSpec:
+    name: str
+    columns: tuple[Column, ...]
+    items: Callable[[Mirror, float], Iterable[Item]]
+    version: Callable[[Mirror], int]
+    default_order: tuple[str, bool]
+    empty: Callable[[Mirror, str], Sequence[Sequence[Piece]]]
+    ages: bool
+    """Whether rows change with time alone."""
+
+
+def _text(value: str | None, ink: str = "text") -> Cell:
+    return (Piece(clean(value, 200), ink),) if value else (Piece("–", "faint"),)
+
+
+def _quiet(text: str) -> Cell:
+    return (Piece(text, "faint" if text == "–" else "text"),)
+
+
+def _missing_last(value: float | None) -> Order:
+    return (1, 0.0) if value is None or value != value else (0, value)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+RUN_COLUMNS = (
+    Column("run", "run", 9, 0, grow=23),
+    Column("status", "status", 11, 1),
+    Column("step", "step", 11, 2, right=True),
+    Column("bar", "", BAR, 8),
+    Column("loss", "loss", 6, 3, right=True),
+    Column("rate", "rate", 6, 9, right=True),
+    Column("eta", "eta", 6, 6, right=True),
+    Column("holder", "holder", 8, 5, grow=14),
+    Column("epoch", "ep", 3, 7, right=True),
+    Column("lease", "lease", 6, 4, right=True),
+    Column("checkpoint", "saved", 7, 10, right=True),
+)
+
+_ATTENTION = {
+    RunStatus.FAILED: 3,
+    RunStatus.LOST: 0,
+    RunStatus.PREEMPTED: 0,
+    RunStatus.DRAINING: 1,
+    RunStatus.RUNNING: 1,
+    RunStatus.LEASED: 1,
+    RunStatus.QUEUED: 2,
+    RunStatus.COMPLETED: 4,
+    RunStatus.CANCELLED: 5,
+}
+
+
+def lease_left(row: RunRow, now: float) -> float | None:
+    """Seconds the lease still runs; None where none is held."""
+    if row.lease_expires_at is None or not row.status.active:
+        return None
+    return max(0.0, row.lease_expires_at - now)
+
+
+def lease_piece(row: RunRow, now: float) -> Piece:
+    left = lease_left(row, now)
+    if left is None:
+        return Piece("–", "faint")
+    low = left < 0.2 * (row.lease_seconds or 300.0)
+    return Piece(duration(left), "lease-low" if low else "text")
+
+
+def run_item(row: RunRow, now: float) -> Item:
+    left = lease_left(row, now)
+    fresh = row.status is RunStatus.RUNNING or row.status is RunStatus.DRAINING
+    pace = row.rate if fresh else None
+    remaining = (row.total - row.step) / pace if pace and row.total is not None else None
+    loss = None if row.loss is None else unpack(row.loss)
+    newest = count(row.newest_step) if row.newest_step is not None else "–"
+    cells: tuple[Cell, ...] = (
+        _text(row.run_id, "strong"),
+        (run_status(row.status),),
+        (Piece(steps(row.step, row.total)),),
+        bar(row.step, row.total, BAR),
+        (number_piece(row.loss),),
+        _quiet(rate(pace)),
+        _quiet(eta(row.step, row.total, pace)),
+        _text(row.holder),
+        _quiet(str(row.epoch) if row.epoch else "–"),
+        (lease_piece(row, now),),
+        _quiet(newest),
+    )
+    order: dict[str, Order] = {
+        "run": (row.run_id,),
+        "status": (_ATTENTION[row.status], row.status.value, row.run_id),
+        "step": (row.step, row.run_id),
+        "bar": (row.step / row.total if row.total else 0.0, row.run_id),
+        "loss": (*_missing_last(loss), row.run_id),
+        "rate": (*_missing_last(pace), row.run_id),
+        "eta": (*_missing_last(remaining), row.run_id),
+        "holder": (row.holder or "\uffff", row.run_id),
+        "epoch": (row.epoch, row.run_id),
+        "lease": (*_missing_last(left), row.run_id),
+        "checkpoint": (row.newest_step or 0, row.run_id),
+    }
+    text = f"{row.run_id} {row.status.value} {row.holder or ''} {row.mode} {row.message}".casefold()
+    return Item(Row(row.run_id, cells), text, order, row.run_id)
+
+
+def run_items(mirror: Mirror, now: float) -> Iterable[Item]:
+    return (run_item(row, now) for row in mirror.runs.values())
+
+
+def _no_runs(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
+    return (
+        (Piece("no runs yet", "strong"),),
+        (
+            Piece(
+                "A run appears when an agent asks for it. Start one on any machine that reaches this commander:",
+                "muted",
+            ),
+        ),
+        (),
+        (Piece(f"COMMANDER_URL={url or 'http://…'} RUN_ID=first relay-agent run"),),
+        (),
+        (Piece("or watch a whole fleet work here:  ", "muted"), Piece("relay-tui demo")),
+    )
+
+
+# -- workers -----------------------------------------------------------------------------------------------------
+
+WORKER_COLUMNS = (
+    Column("worker", "worker", 10, 0, grow=20),
+    Column("status", "status", 12, 1),
+    Column("run", "run", 9, 2, grow=23),
+    Column("epoch", "ep", 3, 6, right=True),
+    Column("seen", "heard", 8, 3, right=True),
+    Column("gpu", "gpu", 8, 4, grow=16),
+    Column("host", "host", 8, 5, grow=20),
+    Column("version", "version", 8, 7),
+)
+
+
+def worker_item(row: WorkerRow, now: float) -> Item:
+    gpu = clean(row.gpu, 100) if row.gpus <= 1 else f"{row.gpus}× {clean(row.gpu, 100)}"
+    run: Cell = _text(row.run_id)
+    if row.run_id is None and row.waiting_for:
+        run = (Piece("waits for ", "muted"), Piece(clean(row.waiting_for, 128)))
+    name = clean(row.worker, 128)
+    cells: tuple[Cell, ...] = (
+        _text(name, "strong"),
+        (worker_status(row.status),),
+        run,
+        _quiet(str(row.epoch) if row.epoch else "–"),
+        (Piece(ago(now - row.seen_at), "text"),),
+        _text(gpu),
+        _text(row.host),
+        _text(row.version, "muted"),
+    )
+    order: dict[str, Order] = {
+        "worker": (name, row.incarnation),
+        "status": (row.status.value, name),
+        "run": (row.run_id or "\uffff", name),
+        "epoch": (row.epoch, name),
+        "seen": (-row.seen_at, name),
+        "gpu": (gpu, name),
+        "host": (row.host, name),
+        "version": (row.version, name),
+    }
+    text = f"{name} {row.status.value} {row.run_id or ''} {gpu} {row.host}".casefold()
+    return Item(Row(row.incarnation, cells), text, order, row.run_id or row.waiting_for)
+
+
+def worker_items(mirror: Mirror, now: float) -> Iterable[Item]:
+    return (worker_item(row, now) for row in mirror.workers.values())
+
+
+def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
+    return (
+        (Piece("no workers yet", "strong"),),
+        (Piece("An agent shows up here as soon as it reached this commander:", "muted"),),
+        (),
+        (Piece(f"COMMANDER_URL={url or 'http://…'} relay-agent doctor"), Piece("   says what is in its way", "muted")),
+    )
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+EVENT_COLUMNS = (
+    Column("time", "time", 8, 2),
+    Column("kind", "event", 14, 1, grow=10),
+    Column("run", "run", 9, 3, grow=15),
+    Column("epoch", "ep", 3, 5, right=True),
+    Column("actor", "by", 8, 4, grow=10),
+    Column("message", "what", 12, 0, grow=200),
+)
+
+
+@dataclass
+class EventItems:
+    """Events never change, so each becomes a row once."""
+
+    _known: dict[int, Item] = field(default_factory=dict)
+
+    def __call__(self, mirror: Mirror, now: float) -> Iterable[Item]:
+        known = {}
+        for row in mirror.events:
+            item = self._known.get(row.id)
+            known[row.id] = item if item is not None else event_item(row)
+        self._known = known
+        return known.values()
+
+
+def event_item(row: EventRow) -> Item:
+    kind, message, actor = clean(row.kind, 60), clean(row.message, 400), clean(row.actor, 128)
+    cells: tuple[Cell, ...] = (
+        (Piece(clock_time(row.at), "muted"),),
+        (Piece(kind, event_ink(kind)),),
+        _text(row.run_id),
+        _quiet(str(row.epoch) if row.epoch else "–"),
+        _text(actor),
+        (Piece(message),),
+    )
+    order: dict[str, Order] = {
+        "time": (row.id,),
+        "kind": (kind, row.id),
+        "run": (row.run_id or "\uffff", row.id),
+        "epoch": (row.epoch, row.id),
+        "actor": (actor, row.id),
+        "message": (message, row.id),
+    }
+    text = f"{kind} {row.run_id or ''} {actor} {message}".casefold()
+    return Item(Row(str(row.id), cells), text, order, row.run_id)
+
+
+def _no_events(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
+    return (
+        (Piece("nothing has happened yet", "strong"),),
+        (Piece("Every grant, loss, checkpoint, drain and override is told here, with who did it.", "muted"),),
+    )
+
+
+def list_specs() -> tuple[ListSpec, ...]:
+    return (
+        ListSpec("runs", RUN_COLUMNS, run_items, lambda m: m.versions.runs, ("status", False), _no_runs, True),
+        ListSpec(
+            "workers", WORKER_COLUMNS, worker_items, lambda m: m.versions.workers, ("worker", False), _no_workers, True
+        ),
+        ListSpec("events", EVENT_COLUMNS, EventItems(), lambda m: m.versions.events, ("time", True), _no_events, False),
+    )

@@ -1,0 +1,221 @@
+"""One run: how far it is, its curve, its attempts and checkpoints, and what its trainer prints."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from relaytui.client.link import LinkState
+from relaytui.dashboard.actions import Place
+from relaytui.dashboard.format import ago, count, size
+from relaytui.dashboard.glyphs import outcome
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.base import FilterInput, RelayScreen
+from relaytui.dashboard.screens.facts import run_lines
+from relaytui.dashboard.session import METRIC
+from relaytui.dashboard.widgets.chart import Chart
+from relaytui.dashboard.widgets.lines import Line, Lines
+from relaytui.dashboard.widgets.log import LogView
+from relaytui.dashboard.widgets.pieces import Cell
+from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine
+from relaytui.dashboard.widgets.table import Column, Row, Table
+from relaytui.wire.errors import RelayError
+from relaytui.wire.rows import AttemptRow, CheckpointRow
+from relaytui.wire.text import clean
+
+ATTEMPT_COLUMNS = (
+    Column("epoch", "attempt", 7, 1, right=True),
+    Column("outcome", "outcome", 12, 0),
+    Column("steps", "steps", 11, 2, grow=8, right=True),
+    Column("worker", "worker", 8, 3, grow=12),
+    Column("when", "", 8, 4, right=True),
+    Column("message", "why", 12, 5, grow=60),
+)
+CHECKPOINT_COLUMNS = (
+    Column("name", "checkpoint", 13, 0, grow=12),
+    Column("size", "size", 7, 2, right=True),
+    Column("files", "files", 5, 4, right=True),
+    Column("epoch", "ep", 3, 3, right=True),
+    Column("when", "saved", 8, 1, right=True),
+)
+VIEWS = ("all", "log", "curve", "history")
+
+
+class RunHead(Lines):
+    def __init__(self, screen: RunScreen) -> None:
+        super().__init__(id="head")
+        self._screen = screen
+
+    def compose_lines(self, width: int) -> list[Line]:
+        screen = self._screen
+        row = screen.mirror.runs.get(screen.run_id)
+        if row is None:
+            said = "reading …" if not screen.mirror.loaded else "the commander does not know this run"
+            return [[Piece(" "), Piece(screen.run_id, "strong"), Piece(f"  {said}", "muted")]]
+        return [list(line) for line in run_lines(row, screen.mirror, width)]
+
+
+class RunScreen(RelayScreen):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(id="run", classes="view-all")
+        self.run_id = run_id
+        self._view = "all"
+        self._loaded_for: tuple[object, ...] = ()
+        self._painted: tuple[object, ...] = ()
+        self._loading = False
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine(self.mirror, title=self.relay.title)
+        yield Reason(self.mirror)
+        yield RunHead(self)
+        with Horizontal(id="middle"):
+            yield Chart(METRIC, id="curve")
+            with Vertical(id="history"):
+                yield Table(ATTEMPT_COLUMNS, id="attempts", selects=False)
+                yield Table(CHECKPOINT_COLUMNS, id="checkpoints", selects=False)
+        yield LogView(id="log")
+        yield FilterInput()
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self.focus_content()
+        self.relay.spawn(self.relay.session.watch([self.run_id]))
+        self.paint()
+
+    def on_unmount(self) -> None:
+        self.relay.spawn(self.relay.session.watch([]))
+
+    def places(self) -> frozenset[Place]:
+        return frozenset({Place.RUN})
+
+    def target_run(self) -> str | None:
+        return self.run_id
+
+    def focus_content(self) -> None:
+        self.query_one(LogView).focus()
+
+    # -- painting -------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        if not self.is_mounted:
+            return
+        super().paint()
+        mirror = self.mirror
+        picture = mirror.picture(self.run_id)
+        stale = self.stale
+        head, chart, log = self.query_one(RunHead), self.query_one(Chart), self.query_one(LogView)
+        attempts, checkpoints = self.query_one("#attempts", Table), self.query_one("#checkpoints", Table)
+        for widget in (head, chart, log, attempts, checkpoints):
+            widget.set_stale(stale)
+        head.refresh_content()
+        chart.show(picture.curve(METRIC))
+        log.notice = self._log_notice()
+        log.follow_buffer(picture.log)
+        log.refresh_log()
+        seen = (picture.version, id(picture), int(mirror.now), picture.loaded)
+        if seen != self._painted:
+            self._painted = seen
+            now = mirror.now
+            waiting: list[Line] = [] if picture.loaded else [[Piece("reading …", "muted")]]
+            tried = sorted(picture.attempts.values(), key=lambda row: -row.epoch)
+            kept = sorted(
+                (row for row in picture.checkpoints.values() if row.pruned_at is None),
+                key=lambda row: (-row.published_at, row.name),
+            )
+            attempts.show(
+                [_attempt(row, self._last_step(row), now) for row in tried],
+                notice=waiting or [[Piece("no attempt yet: it waits for an agent", "muted")]],
+            )
+            checkpoints.show(
+                [_checkpoint(row, now) for row in kept],
+                notice=waiting or [[Piece("none published yet", "muted")]],
+            )
+        self._load_if_needed()
+
+    def _last_step(self, attempt: AttemptRow) -> int:
+        """The running attempt's step comes with the run's row."""
+        row = self.mirror.runs.get(self.run_id)
+        if row is not None and attempt.ended_at is None and row.epoch == attempt.epoch:
+            return max(row.step, attempt.last_step)
+        return attempt.last_step
+
+    def _log_notice(self) -> tuple[Piece, ...]:
+        row = self.mirror.runs.get(self.run_id)
+        if self.mirror.link.state is not LinkState.LIVE:
+            return (Piece("not connected: no lines to show", "muted"),)
+        if row is None or not row.attempts:
+            return (Piece("nothing printed yet: the run waits for an agent", "muted"),)
+        return (Piece("no lines yet", "muted"),)
+
+    def _load_if_needed(self) -> None:
+        """Read attempts and checkpoints anew when the run's life changed, and after each reconnect."""
+        row = self.mirror.runs.get(self.run_id)
+        if self.mirror.link.state is not LinkState.LIVE or row is None or self._loading:
+            return
+        wanted = (row.epoch, row.status, row.attempts, self.mirror.link.since)
+        if wanted != self._loaded_for:
+            self._loading = True
+            self.relay.spawn(self._load(wanted))
+
+    async def _load(self, wanted: tuple[object, ...]) -> None:
+        try:
+            reconnected = not self._loaded_for or self._loaded_for[-1] != wanted[-1]
+            await self.relay.session.load_run(self.run_id, curve=reconnected)
+        except RelayError as error:
+            self.relay.say(str(error), severity="warning")
+        finally:
+            self._loaded_for = wanted
+            self._loading = False
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    def next_view(self) -> None:
+        self.remove_class(f"view-{self._view}")
+        self._view = VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)]
+        self.add_class(f"view-{self._view}")
+        if self._view in ("all", "log"):
+            self.focus_content()
+        elif self._view == "history":
+            self.query_one("#attempts", Table).focus()
+
+    def filter_text(self) -> str:
+        return self.query_one(LogView).filter
+
+    def set_filter(self, text: str) -> None:
+        self.query_one(LogView).set_filter(text)
+
+    def on_log_view_wants_older(self) -> None:
+        self.relay.spawn(self._load_older())
+
+    async def _load_older(self) -> None:
+        try:
+            came = await self.relay.session.load_older(self.run_id)
+        except RelayError as error:
+            self.relay.say(str(error), severity="warning")
+            return
+        if not came:
+            self.relay.say("no older lines fit here; `relay-tui log` has them all, and so has the volume")
+
+
+def _attempt(row: AttemptRow, last_step: int, now: float) -> Row:
+    ended = row.ended_at
+    cells: tuple[Cell, ...] = (
+        (Piece(str(row.epoch), "strong"),),
+        (outcome(row.outcome),),
+        (Piece(f"{count(row.started_step)}→{count(last_step)}"),),
+        (Piece(clean(row.worker, 128)),),
+        (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),
+        (Piece(clean(row.message, 300), "muted"),),
+    )
+    return Row(str(row.epoch), cells)
+
+
+def _checkpoint(row: CheckpointRow, now: float) -> Row:
+    cells: tuple[Cell, ...] = (
+        (Piece(clean(row.name, 128)),),
+        (Piece(size(row.bytes), "muted"),),
+        (Piece(count(row.files), "muted"),),
+        (Piece(str(row.epoch), "muted"),),
+        (Piece(ago(now - row.published_at), "muted"),),
+    )
+    return Row(row.name, cells)

@@ -1,0 +1,127 @@
+"""The dashboard's one connection to a commander: opens it after the first paint, keeps the picture fed, makes calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relaytui.client.endpoint import Endpoint
+from relaytui.client.link import Link
+from relaytui.client.mirror import Mirror
+from relaytui.wire.errors import RelayError
+from relaytui.wire.feed import ServerFeed
+
+if TYPE_CHECKING:
+    from relaytui.client.api import CommanderClient
+    from relaytui.client.feed import Feed
+
+BACKLOG = 1_000
+OLDER = 1_000
+CURVE_POINTS = 1_000
+METRIC = "loss"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A commander to speak to. `embedded`: it lives in this process and ends with it unless it is left running."""
+
+    endpoint: Endpoint
+    embedded: bool = False
+
+
+Source = Endpoint | Callable[[], Opened]
+"""An endpoint, or what finds (or starts) one: called in a thread, after the first paint. May raise RelayError."""
+
+
+class Session:
+    """`on_change` is called whenever the picture may look different."""
+
+    def __init__(
+        self, source: Source, mirror: Mirror, on_change: Callable[[], None], *, actor: str | None = None
+    ) -> None:
+        self._source = source
+        self._mirror = mirror
+        self._on_change = on_change
+        self._actor = actor
+        self.opened: Opened | None = None if callable(source) else Opened(source)
+        self._feed: Feed | None = None
+        self._client: CommanderClient | None = None
+        self._watched: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return self.opened.endpoint.url if self.opened is not None else ""
+
+    async def run(self) -> None:
+        """Until cancelled. RelayError where no commander can be opened."""
+        # aiohttp takes half a second to import: the screen is up by now, and goes on meanwhile.
+        feed_module = await asyncio.to_thread(importlib.import_module, "relaytui.client.feed")
+        if self.opened is None:
+            assert callable(self._source)
+            self.opened = await asyncio.to_thread(self._source)
+            self._on_change()
+        self._feed = feed_module.Feed(self.opened.endpoint, self._apply, self._set_link)
+        if self._watched:
+            await self.watch(self._watched)
+        try:
+            await self._feed.run()
+        finally:
+            with contextlib.suppress(Exception):
+                await self.close()
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _apply(self, message: ServerFeed) -> None:
+        self._mirror.apply(message)
+        self._on_change()
+
+    def _set_link(self, link: Link) -> None:
+        self._mirror.set_link(link)
+        self._on_change()
+
+    # -- asking and acting ----------------------------------------------------------------------------------------
+
+    async def client(self) -> CommanderClient:
+        if self.opened is None:
+            raise RelayError("not_connected", "there is no commander yet", "wait until the top line says live")
+        if self._client is None:
+            api = await asyncio.to_thread(importlib.import_module, "relaytui.client.api")
+            self._client = api.CommanderClient(self.opened.endpoint, actor=self._actor)
+        return self._client
+
+    async def watch(self, runs: list[str]) -> None:
+        """Lines and points of these runs from now on; remembered if there is no feed yet."""
+        self._watched = runs
+        if self._feed is not None:
+            await self._feed.watch(runs, BACKLOG)
+
+    async def load_run(self, run_id: str, *, curve: bool) -> None:
+        """Attempts and checkpoints, and the curve's past."""
+        client = await self.client()
+        self._mirror.load_detail(await client.run(run_id))
+        if curve:
+            series = await client.series(run_id, METRIC, CURVE_POINTS)
+            self._mirror.picture(run_id).curve(METRIC).add(series.points)
+        self._on_change()
+
+    async def load_older(self, run_id: str) -> int:
+        """Lines before the oldest one that is here; how many came."""
+        log = self._mirror.picture(run_id).log
+        if not log.entries or len(log) + OLDER > log.limit:
+            return 0
+        oldest = log.entries[0]
+        epoch, before = (oldest.epoch, oldest.n) if oldest.n > 1 else (oldest.epoch - 1, None)
+        if epoch < 1:
+            return 0
+        client = await self.client()
+        answer = await client.log(run_id, epoch=epoch, before=before, limit=OLDER)
+        came = log.add_lines(answer.lines)
+        self._on_change()
+        return came

@@ -1,0 +1,156 @@
+"""Themes are files: found, checked, handed to Textual. A broken one is told about and left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from relaytui.dashboard.ink import TOKENS
+from relaytui.wire.text import clean
+
+DEFAULT_DARK = "relay-dark"
+PLAIN = "relay-ansi"
+
+COLORS = (
+    "primary",
+    "secondary",
+    "accent",
+    "success",
+    "warning",
+    "error",
+    "foreground",
+    "background",
+    "surface",
+    "panel",
+)
+_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,39}\Z")
+_MAX_BYTES = 65_536
+
+# Textual's stock widgets need these of a theme that leaves colours to the terminal.
+_ANSI_VARIABLES = {
+    "ansi-background": "ansi_black",
+    "ansi-foreground": "ansi_white",
+    "border-blurred": "ansi_bright_black",
+    "block-cursor-foreground": "ansi_black",
+    "block-cursor-background": "ansi_white",
+    "input-cursor-background": "ansi_white",
+    "input-cursor-foreground": "ansi_black",
+    "input-selection-background": "ansi_bright_blue",
+    "input-selection-foreground": "ansi_black",
+    "screen-selection-background": "ansi_bright_blue",
+    "screen-selection-foreground": "ansi_black",
+}
+
+
+@dataclass
+class Themes:
+    """`problems` are whole sentences that name file and key."""
+
+    themes: dict[str, Theme] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class _BadThemeError(Exception):
+    pass
+
+
+def shipped_folder() -> Path | None:
+    """Where Relay's own themes are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "themes", package.parent / "themes"):
+        if (folder / f"{DEFAULT_DARK}.toml").is_file():
+            return folder
+    return None
+
+
+def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    base = environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "relay-tui" / "themes"
+
+
+def load_themes(folders: Iterable[Path | None] | None = None) -> Themes:
+    """All themes; one of the user's takes the place of a shipped one of the same name."""
+    found = Themes()
+    for folder in (shipped_folder(), user_folder()) if folders is None else folders:
+        if folder is None or not folder.is_dir():
+            continue
+        for path in sorted(folder.glob("*.toml")):
+            try:
+                theme = read_theme(path)
+            except _BadThemeError as bad:
+                found.problems.append(f"theme {clean(str(path), 200)}: {bad}")
+            else:
+                found.themes[theme.name] = theme
+    if not found.themes:  # a theme file is never what keeps the dashboard from coming up
+        found.problems.append("no theme files were found: plain colours are used")
+        found.themes[PLAIN] = Theme(
+            name=PLAIN,
+            ansi=True,
+            variables=dict(_ANSI_VARIABLES),
+            **{key: "ansi_default" for key in COLORS if key != "primary"},  # type: ignore[arg-type]
+            primary="ansi_blue",
+        )
+    return found
+
+
+def read_theme(path: Path) -> Theme:
+    """One theme file, every key and colour checked."""
+    try:
+        with path.open("rb") as file:
+            data = tomllib.loads(file.read(_MAX_BYTES).decode("utf-8"))
+    except OSError as error:
+        raise _BadThemeError(f"cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _BadThemeError(f"is not TOML: {clean(str(error), 120)}") from None
+    _only(data, {"name", "dark", "ansi", "colors", "tokens"}, "")
+    name = data.get("name", path.stem)
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise _BadThemeError("name: wants small letters, digits and dashes")
+    flags = {}
+    for flag, default in (("dark", True), ("ansi", False)):
+        flags[flag] = data.get(flag, default)
+        if not isinstance(flags[flag], bool):
+            raise _BadThemeError(f"{flag}: wants true or false")
+    colors = _colors(data.get("colors", {}), set(COLORS), "colors")
+    tokens = _colors(data.get("tokens", {}), set(TOKENS), "tokens")
+    if "primary" not in colors:
+        raise _BadThemeError("colors.primary: is missing")
+    variables = {**(_ANSI_VARIABLES if flags["ansi"] else {}), **tokens}
+    return Theme(name=name, variables=variables, dark=flags["dark"], ansi=flags["ansi"], **colors)  # type: ignore[arg-type]
+
+
+def _only(table: Mapping[str, object], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise _BadThemeError(f"{where}{clean(key, 60)}: no such key (known: {', '.join(sorted(known))})")
+
+
+def _colors(table: object, known: set[str], where: str) -> dict[str, str]:
+    if not isinstance(table, dict):
+        raise _BadThemeError(f"{where}: wants a table")
+    _only(table, known, f"{where}.")
+    for key, value in table.items():
+        try:
+            if not isinstance(value, str):
+                raise ColorParseError("a colour is a string")
+            Color.parse(value)
+        except ColorParseError:
+            raise _BadThemeError(f"{where}.{key}: {clean(str(value), 60)!r} is no colour (write #rrggbb)") from None
+    return dict(table)
+
+
+def choose_theme(wanted: str | None, themes: Mapping[str, Theme], environ: Mapping[str, str] = os.environ) -> str:
+    """The theme to begin with: as wanted, plain under NO_COLOR, else Relay's own."""
+    if environ.get("NO_COLOR") and PLAIN in themes:
+        return PLAIN
+    for name in (wanted, DEFAULT_DARK, PLAIN):
+        if name and name in themes:
+            return name
+    return next(iter(themes))

@@ -1,0 +1,64 @@
+"""A block of lines whose text is computed from the picture: headers, facts, bars of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from relaytui.dashboard.ink import Ink, Piece
+from relaytui.dashboard.widgets.pieces import DIM, fit, strip_of
+
+if TYPE_CHECKING:
+    from relaytui.dashboard.app import DashboardApp
+
+Line = Sequence[Piece]
+
+
+def ink_of(widget: Widget) -> Ink:
+    return cast("DashboardApp", widget.app).ink
+
+
+class Lines(Widget):
+    """`show` what `compose_lines` makes for a width; only lines that became different are painted."""
+
+    DEFAULT_CSS = "Lines { height: 1; }"
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._shown: list[list[Piece]] = []
+        self.stale = False
+
+    def compose_lines(self, width: int) -> Sequence[Line]:
+        """The lines as they should be now."""
+        return ()
+
+    def refresh_content(self) -> None:
+        """Look again; paint what changed."""
+        width = self.size.width
+        if width <= 0:
+            return
+        shown = [fit(line, width) for line in self.compose_lines(width)]
+        before, self._shown = self._shown, shown
+        for y in range(max(len(before), len(shown))):
+            if y >= len(before) or y >= len(shown) or before[y] != shown[y]:
+                self.refresh(Region(0, y, width, 1))
+
+    def set_stale(self, stale: bool) -> None:
+        if stale is not self.stale:
+            self.stale = stale
+            self.refresh()
+
+    def on_resize(self) -> None:
+        self.refresh_content()
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        base = self.rich_style
+        if y >= len(self._shown):
+            return Strip.blank(width, base)
+        return strip_of(self._shown[y], ink_of(self), base, width=width, over=DIM if self.stale else None)

@@ -1,0 +1,75 @@
+"""From inked pieces to what Textual draws: cut, padded and coloured lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from relaytui.dashboard.ink import Ink, Piece
+
+Cell = tuple[Piece, ...]
+DIM = Style(dim=True)
+
+
+def width_of(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def cut(text: str, width: int) -> str:
+    """At most `width` cells; what was longer ends in `…`."""
+    if width_of(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else "…"[:width]
+
+
+def fit(pieces: Iterable[Piece], width: int, *, right: bool = False) -> list[Piece]:
+    """The pieces in exactly `width` cells."""
+    kept: list[Piece] = []
+    left = width
+    for text, ink in pieces:
+        if not text:
+            continue
+        wide = width_of(text)
+        if wide > left:
+            if left > 0:
+                text = cut(text, left)
+                kept.append(Piece(text, ink))
+                left -= width_of(text)
+            elif kept:  # something is missing, and it must be seen to be
+                last = kept[-1]
+                if not last.text.endswith("…"):
+                    room = width_of(last.text) - 1
+                    kept[-1] = Piece(set_cell_size(last.text, room) + "…" if room >= 0 else "…", last.ink)
+            break
+        kept.append(Piece(text, ink))
+        left -= wide
+    if left > 0:
+        pad = Piece(" " * left)
+        if right:
+            kept.insert(0, pad)
+        else:
+            kept.append(pad)
+    return kept
+
+
+def spread(left: Sequence[Piece], right: Sequence[Piece], width: int) -> list[Piece]:
+    """One line with a left and a right part; the right one gives way first."""
+    need = sum(width_of(text) for text, _ in left)
+    have = sum(width_of(text) for text, _ in right)
+    if not right or need + have + 2 > width:
+        return fit(left, width)
+    return [*fit(left, width - have), *right]
+
+
+def strip_of(pieces: Iterable[Piece], ink: Ink, base: Style, *, width: int, over: Style | None = None) -> Strip:
+    """A line as Textual draws it; `base` is the widget's background, `over` lies on top (cursor, dim)."""
+    segments = []
+    for text, token in pieces:
+        if text:
+            style = base + ink.style(token)
+            segments.append(Segment(text, style + over if over is not None else style))
+    return Strip(segments).adjust_cell_length(width, base + over if over is not None else base)

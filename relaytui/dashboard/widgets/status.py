@@ -1,0 +1,153 @@
+"""The top line (whose picture this is and how fresh), the tabs below it, and the bar of keys at the bottom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+
+from relaytui.client.link import LinkState
+from relaytui.client.mirror import Mirror
+from relaytui.dashboard.actions import Action, key_name
+from relaytui.dashboard.format import age
+from relaytui.dashboard.glyphs import link_state
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.widgets.lines import Line, Lines
+from relaytui.dashboard.widgets.pieces import spread, width_of
+from relaytui.wire.status import RunStatus, WorkerStatus
+from relaytui.wire.text import clean
+
+_COUNTED = (
+    RunStatus.RUNNING,
+    RunStatus.LEASED,
+    RunStatus.DRAINING,
+    RunStatus.QUEUED,
+    RunStatus.PREEMPTED,
+    RunStatus.LOST,
+    RunStatus.FAILED,
+    RunStatus.COMPLETED,
+    RunStatus.CANCELLED,
+)
+
+
+class StatusLine(Lines):
+    def __init__(self, mirror: Mirror, *, title: str = "relay") -> None:
+        super().__init__(id="status")
+        self._mirror = mirror
+        self._title = title
+        self.url = ""
+
+    def compose_lines(self, width: int) -> Sequence[Line]:
+        mirror, link = self._mirror, self._mirror.link
+        where = self.url.partition("://")[2] or "no commander yet"
+        left = [Piece(" "), Piece(self._title, "title"), Piece("  "), link_state(link.state)]
+        if link.state is LinkState.LIVE:
+            left += [Piece(f"  {where}", "muted")]
+        elif link.state is LinkState.STALE:
+            left += [Piece(f" since {age(mirror.heard_ago)}", "warn"), Piece(f"  {where}", "muted")]
+        elif link.state is LinkState.CONNECTING:
+            left += [Piece(f" {where}", "muted")]
+        else:
+            left += [Piece(f"  {where}", "muted")]
+        return [spread(left, self._counts(), width)]
+
+    def _counts(self) -> list[Piece]:
+        if not self._mirror.loaded:
+            return []
+        counts = Counter(row.status for row in self._mirror.runs.values())
+        pieces: list[Piece] = []
+        for status in _COUNTED:
+            if counts[status]:
+                pieces += [Piece(str(counts[status]), f"state-{status.value}"), Piece(f" {status.value}  ", "muted")]
+        workers = sum(row.status is not WorkerStatus.OFFLINE for row in self._mirror.workers.values())
+        pieces += [Piece(str(workers), "strong"), Piece(f" worker{'s' if workers != 1 else ''} ", "muted")]
+        return pieces
+
+
+class Reason(Lines):
+    """Why the picture is not live, in a line of its own while it is not."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        super().__init__(id="reason")
+        self._mirror = mirror
+
+    def compose_lines(self, width: int) -> Sequence[Line]:
+        reason = clean(self._mirror.link.reason, 400)
+        return [[Piece(" "), Piece(reason, "bad" if self._mirror.link.state is LinkState.REFUSED else "warn")]]
+
+
+class TabLine(Lines):
+    """Which of the lists is shown, and what was left out of it."""
+
+    class Chosen(Message):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(self) -> None:
+        super().__init__(id="tabs")
+        self.tabs: list[tuple[str, str]] = []
+        self.current = ""
+        self.note: list[Piece] = []
+
+    def compose_lines(self, width: int) -> Sequence[Line]:
+        left = [Piece(" ")]
+        for number, (name, label) in enumerate(self.tabs, 1):
+            left += [
+                Piece(str(number), "key"),
+                Piece(" "),
+                Piece(label, "tab" if name == self.current else "muted"),
+                Piece("   "),
+            ]
+        return [spread(left, self.note, width)]
+
+    def on_click(self, event: events.Click) -> None:
+        x = 1
+        for number, (name, label) in enumerate(self.tabs, 1):
+            wide = len(str(number)) + 1 + width_of(label)
+            if x <= event.x < x + wide:
+                self.post_message(self.Chosen(name))
+                return
+            x += wide + 3
+
+
+class KeyBar(Lines):
+    """The keys that work here, from the action table; each can be clicked."""
+
+    def __init__(self) -> None:
+        super().__init__(id="keys")
+        self._actions: list[tuple[Action, bool]] = []
+        self._spans: list[tuple[int, int, Action]] = []
+
+    def show_actions(self, actions: list[tuple[Action, bool]]) -> None:
+        """Actions, best first, each with whether it can be done now."""
+        if actions != self._actions:
+            self._actions = actions
+            self.refresh_content()
+
+    def compose_lines(self, width: int) -> Sequence[Line]:
+        pieces: list[Piece] = [Piece(" ")]
+        self._spans = []
+        x = 1
+        for action, enabled in self._actions:
+            key = key_name(action.keys[0])
+            wide = width_of(key) + 1 + width_of(action.label) + 2
+            if x + wide > width + 2:
+                continue
+            pieces += [
+                Piece(key, "key" if enabled else "faint"),
+                Piece(" "),
+                Piece(action.label, "text" if enabled else "faint"),
+                Piece("  "),
+            ]
+            self._spans.append((x, x + wide - 2, action))
+            x += wide
+        return [pieces]
+
+    async def on_click(self, event: events.Click) -> None:
+        for start, end, action in self._spans:
+            if start <= event.x < end:
+                await self.app.run_action(action.handler)
+                return
