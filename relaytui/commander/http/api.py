@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from aiohttp import hdrs, web
 from msgspec import Meta, Struct
@@ -28,7 +28,7 @@ T = TypeVar("T")
 ACTOR_HEADER = "X-Relay-Actor"
 MAX_BODY = 1 << 20
 MAX_EVENTS = 1_000
-Socket = web.WebSocketResponse[Literal[True]]
+Socket = web.WebSocketResponse[Any]
 
 
 class ForceBody(Struct, frozen=True):

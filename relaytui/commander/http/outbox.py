@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Literal
 
 from aiohttp import WSMsgType, web
 
@@ -12,12 +13,13 @@ from relaytui.wire.messages import Ack, CommanderMessage
 from relaytui.wire.status import Stream
 
 MAX_WAITING = 10_000
+Socket = web.WebSocketResponse[Literal[False]]
 
 
 class Outbox:
     """One sending task a connection, none a message. A peer that does not read is given up."""
 
-    def __init__(self, ws: web.WebSocketResponse) -> None:
+    def __init__(self, ws: Socket) -> None:
         self._ws = ws
         self._answers: deque[bytes] = deque()
         self._acks: dict[tuple[str, int, Stream], int] = {}

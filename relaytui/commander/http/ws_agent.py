@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from relaytui.commander.http.outbox import Outbox
+from relaytui.commander.http.frames import Frame, is_tidy, read_frame
+from relaytui.commander.http.outbox import Outbox, Socket
 from relaytui.commander.model.lease import Deny, Refuse
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Extended
 from relaytui.commander.services.reports import Applied, Missing
 from relaytui.commander.services.telemetry import Stream as TelemetryStream
-from relaytui.commander.services.telemetry import is_tidy
 from relaytui.commander.services.workers import wire_order
-from relaytui.wire.codec import convert, parse
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import (
     MAX_FRAME,
@@ -33,7 +31,6 @@ from relaytui.wire.messages import (
     Refused,
     Renew,
     Renewed,
-    Reports,
     Welcome,
 )
 from relaytui.wire.status import Stream
@@ -53,7 +50,7 @@ REPLACED = 4001
 class AgentSession:
     """One socket from hello to close."""
 
-    def __init__(self, core: Core, ws: web.WebSocketResponse) -> None:
+    def __init__(self, core: Core, ws: Socket) -> None:
         self._core = core
         self._ws = ws
         self._outbox = Outbox(ws)
@@ -64,6 +61,7 @@ class AgentSession:
         self._room = asyncio.Event()
         self._room.set()
         self._sender: asyncio.Task[None] | None = None
+        self._closing = False
 
     async def run(self) -> None:
         try:
@@ -96,7 +94,7 @@ class AgentSession:
             raise RelayError("no_hello", f"no hello within {HELLO_WITHIN:g} s", "send hello first") from None
         if message.type is not WSMsgType.TEXT:
             raise RelayError("no_hello", "the first message was no hello", "send hello first, as text")
-        hello = _message(parse(message.data))
+        hello = read_frame(message.data)
         if not isinstance(hello, Hello):
             raise RelayError("no_hello", "the first message was no hello", "send hello first")
         if hello.protocol != PROTOCOL:
@@ -118,9 +116,7 @@ class AgentSession:
         while True:
             message = await ws.receive()
             if message.type is WSMsgType.TEXT:
-                data = message.data
-                plain = parse(data)
-                await self._take(_message(plain), plain, data)
+                await self._take(read_frame(message.data), message.data)
                 if self._in_flight > IN_FLIGHT_BYTES:
                     self._room.clear()
                     await self._room.wait()
@@ -129,14 +125,14 @@ class AgentSession:
             else:
                 return
 
-    async def _take(self, message: AgentMessage, plain: Any, data: str) -> None:
-        if type(message) is Reports:
+    async def _take(self, message: AgentMessage | Frame, data: bytes) -> None:
+        if type(message) is Renew:
+            self._renew(message)
+        elif type(message) is Frame:
             if message.stream is Stream.TELEMETRY:
-                await self._telemetry(message, plain, data)
+                await self._telemetry(message, data)
             else:
                 self._state(message, len(data))
-        elif type(message) is Renew:
-            self._renew(message)
         elif type(message) is Acquire:
             await self._acquire(message)
         elif type(message) is OrderAck:
@@ -188,7 +184,7 @@ class AgentSession:
 
         self._core.leases.renew(message.run_id, message.epoch, message.token, done)
 
-    def _state(self, message: Reports, size: int) -> None:
+    def _state(self, message: Frame, size: int) -> None:
         self._in_flight += size
 
         def done(answer: Applied | Missing | Refuse | None, error: BaseException | None) -> None:
@@ -202,9 +198,11 @@ class AgentSession:
             else:
                 self._failed(error)
 
-        self._core.reports.submit(message, done)
+        self._core.reports.submit(
+            message.run_id, message.epoch, message.token, message.first_seq, message.reports, done
+        )
 
-    async def _telemetry(self, message: Reports, plain: Any, data: str) -> None:
+    async def _telemetry(self, message: Frame, data: bytes) -> None:
         key = (message.run_id, message.epoch)
         opened = self._streams.get(key)
         if opened is None or opened[0] != message.token:
@@ -224,7 +222,7 @@ class AgentSession:
                 self._failed(error)
 
         missing = self._core.telemetry.ingest(
-            opened[1], message.first_seq, message.reports, plain["reports"], is_tidy(data), acked
+            opened[1], message.first_seq, message.reports, message.raw, is_tidy(message.raw), acked
         )
         if missing is not None:
             self._landed(size)
@@ -237,7 +235,7 @@ class AgentSession:
         if self._in_flight <= IN_FLIGHT_BYTES // 2:
             self._room.set()
 
-    def _gap(self, message: Reports, missing: Missing) -> None:
+    def _gap(self, message: Frame, missing: Missing) -> None:
         self._outbox.send(
             Refused(
                 run_id=message.run_id, epoch=message.epoch, code="gap", stream=message.stream,
@@ -270,10 +268,8 @@ class AgentSession:
         if not self._closing:
             self._closing = True
             task = asyncio.get_running_loop().create_task(self._close(code))
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
-
-    _closing = False
+            _goodbyes.add(task)
+            task.add_done_callback(_goodbyes.discard)
 
     async def _close(self, code: int) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):
@@ -290,14 +286,10 @@ class AgentSession:
         await self._close(code)
 
 
-def _message(plain: Any) -> AgentMessage:
-    kind: Any = AgentMessage
-    message: AgentMessage = convert(plain, kind)
-    return message
+_goodbyes: set[asyncio.Task[None]] = set()
 
 
-_closing: set[asyncio.Task[None]] = set()
-
-
-def agent_socket() -> web.WebSocketResponse:
-    return web.WebSocketResponse(heartbeat=HEARTBEAT, compress=False, max_msg_size=MAX_FRAME, timeout=1.0)
+def agent_socket() -> Socket:
+    return web.WebSocketResponse(
+        heartbeat=HEARTBEAT, compress=False, max_msg_size=MAX_FRAME, timeout=1.0, decode_text=False
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -17,9 +18,8 @@ from relaytui.commander.store.changes import AttemptStepped
 from relaytui.commander.store.writer import Done, Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
-from relaytui.wire.messages import Reports
 from relaytui.wire.proof import token_hash
-from relaytui.wire.reports import Ended, Event, Gap, Log, Pruned, Published, Started, StateReport, Step
+from relaytui.wire.reports import AnyReport, Ended, Event, Gap, Log, Pruned, Published, Started, StateReport, Step
 from relaytui.wire.rows import CheckpointRow
 from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean
@@ -46,31 +46,35 @@ class StateReports:
         self._leases = leases
         self._clock = clock
 
-    def submit(self, frame: Reports, done: Done) -> None:
+    def submit(
+        self, run_id: str, epoch: int, token: str, first_seq: int, reports: Sequence[AnyReport], done: Done
+    ) -> None:
         """`done(Applied | Missing | Refuse)` after the commit; RelayError where a report is of the other stream."""
-        reports: list[StateReport] = []
-        for report in frame.reports:
+        states: list[StateReport] = []
+        for report in reports:
             if isinstance(report, Step | Log | Gap):
                 raise wrong_stream(report, "state")
-            reports.append(report)
-        hashed = token_hash(frame.token)
-        self._writer.submit(lambda tx: self._apply(tx, frame, reports, hashed), done)
+            states.append(report)
+        hashed = token_hash(token)
+        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states), done)
 
-    def _apply(self, tx: Tx, frame: Reports, reports: list[StateReport], hashed: bytes) -> Applied | Missing | Refuse:
-        attempt = attempts.get(tx, frame.run_id, frame.epoch)
+    def _apply(
+        self, tx: Tx, run_id: str, epoch: int, hashed: bytes, first_seq: int, reports: list[StateReport]
+    ) -> Applied | Missing | Refuse:
+        attempt = attempts.get(tx, run_id, epoch)
         if attempt is None:
             return Refuse("unknown", "no such lease here")
         if not hmac.compare_digest(attempt.token_hash, hashed):
             return Refuse("not_holder", "this token does not hold the lease")
-        applied = attempts.last_seq(tx, frame.run_id, frame.epoch)
-        last = frame.first_seq + len(reports) - 1
-        if frame.first_seq > applied + 1:
+        applied = attempts.last_seq(tx, run_id, epoch)
+        last = first_seq + len(reports) - 1
+        if first_seq > applied + 1:
             return Missing(applied + 1)
         if last > applied:
-            for report in reports[applied + 1 - frame.first_seq :]:
+            for report in reports[applied + 1 - first_seq :]:
                 self.apply_in(tx, attempt, report)
-                attempt = attempts.get(tx, frame.run_id, frame.epoch) or attempt
-            attempts.set_last_seq(tx, frame.run_id, frame.epoch, last)
+                attempt = attempts.get(tx, run_id, epoch) or attempt
+            attempts.set_last_seq(tx, run_id, epoch, last)
         return Applied(max(last, applied))
 
     def apply_in(self, tx: Tx, attempt: Attempt, report: StateReport) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -89,9 +88,9 @@ class Telemetry:
                 del self._streams[key]
 
     def ingest(
-        self, stream: Stream, first_seq: int, reports: Sequence[AnyReport], plain: list[Any], tidy: bool, acked: Acked
+        self, stream: Stream, first_seq: int, reports: Sequence[AnyReport], raw: bytes, tidy: bool, acked: Acked
     ) -> Missing | None:
-        """`plain` is what `reports` were decoded from; `tidy` that its text is known to be clean.
+        """`raw` is the JSON array that `reports` came in; `tidy` that its text is clean but for long lines.
 
         `acked(seq, error)` is called after the commit with how far the stream is stored.
         """
@@ -104,9 +103,11 @@ class Telemetry:
             return None
         known = stream.received + 1 - first_seq
         if known:
-            reports, plain, first_seq = reports[known:], plain[known:], first_seq + known
-        if not tidy:
-            reports, plain = _cleaned(reports, plain)
+            reports, first_seq = reports[known:], first_seq + known
+        cleaned = reports if tidy and not _has_long_line(reports) else _cleaned(reports)
+        data = raw
+        if known or cleaned is not reports:
+            reports, data = cleaned, encode(list(cleaned))
         summary = _summary(stream.last, reports, self._clock.wall(), last_seq)
         stream.last = summary.last
         stream.received = last_seq
@@ -116,7 +117,7 @@ class Telemetry:
         frame_of = (first_seq, last_seq, summary.first_line, summary.last_line, summary.last.reported_at)
 
         def unit(tx: Tx) -> None:
-            store.add_frame(tx, stream.id, store.Frame(*frame_of, encode(plain)), summary.last)
+            store.add_frame(tx, stream.id, store.Frame(*frame_of, data), summary.last)
 
         def done(_: None, error: BaseException | None) -> None:
             if error is None:
@@ -212,16 +213,19 @@ def _fewer(metrics: dict[str, Number]) -> dict[str, Number]:
     return kept
 
 
-def is_tidy(data: str) -> bool:
-    """Whether every text in this JSON is clean for certain: printable ASCII, no escape, no line too long."""
-    return len(data) <= MAX_LINE and "\\" not in data and data.isascii() and data.isprintable()
+def _has_long_line(reports: Sequence[AnyReport]) -> bool:
+    for report in reports:
+        if type(report) is Log:
+            for line in report.lines:
+                if len(line) > MAX_LINE:
+                    return True
+    return False
 
 
-def _cleaned(reports: Sequence[AnyReport], plain: list[Any]) -> tuple[Sequence[AnyReport], list[Any]]:
+def _cleaned(reports: Sequence[AnyReport]) -> Sequence[AnyReport]:
+    """The reports with clean text; the very same where all were clean already."""
     cleaned = [clean_report(report) for report in reports]
-    if all(new is old for new, old in zip(cleaned, reports, strict=True)):
-        return reports, plain
-    return cleaned, list(cleaned)
+    return reports if all(new is old for new, old in zip(cleaned, reports, strict=True)) else cleaned
 
 
 def clean_report(report: AnyReport) -> AnyReport:
