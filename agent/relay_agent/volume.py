@@ -26,6 +26,7 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import Epoch, Id, is_id
 
 _CLAIM = re.compile(r"([0-9]{8,16})\.json\Z")
+_EPOCH = re.compile(r"e([0-9]{8,16})\Z")
 _MAX_CLAIM = 64 << 10
 
 
@@ -125,11 +126,10 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
             run.root.parent,
             run.root,
             run.ckpt,
-            run.ckpt / ".staging",
+            *_epoch_roots(run),
             run.bad,
             run.trash,
             run.claims,
-            run.root / "out",
             run.logs,
             run.hf,
         ):
@@ -164,8 +164,13 @@ def claimed_epochs(run: RunFolder) -> list[int]:
 
 
 def highest_claim(run: RunFolder) -> int:
-    """The highest epoch claimed on the volume, 0 if none."""
-    return max(claimed_epochs(run), default=0)
+    """The highest epoch claimed on the volume, 0 if none. Where claims were lost, the folders of epochs still tell."""
+    made = (int(match[1]) for path in _epoch_roots(run) for name in names(path) if (match := _EPOCH.match(name)))
+    return max([*claimed_epochs(run), *made], default=0)
+
+
+def _epoch_roots(run: RunFolder) -> tuple[Path, Path]:
+    return run.staging(0).parent, run.output(0).parent
 
 
 def read_claim(run: RunFolder, epoch: int) -> Claim | None:

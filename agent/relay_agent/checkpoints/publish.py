@@ -85,20 +85,15 @@ def publish(
         line = survey(run, epoch)
         if not still_mine():
             raise Fenced
-        again = _same_as_newest(run, line, staged.step, files)
-        if again is not None:
+        sealed = _same_as_newest(run, line, staged.step, files)
+        fresh = sealed is None
+        if sealed is not None:
             throw_away(run, staged.path, disk)
-            _point(disk, run, again, epoch, wall())
-            return _published(again, fresh=False)
-
-        for name in reversed(tree.folders):
-            with folder(name, dir_fd=root) as below:
-                disk.fsync(below)
-        while True:
+        else:
             manifest = Manifest(
                 relay_manifest=VERSION,
                 run_id=run.run_id,
-                name=free_name(run.ckpt, staged.step, epoch),
+                name="",
                 step=staged.step,
                 epoch=epoch,
                 seq=line.next_seq,
@@ -111,34 +106,50 @@ def publish(
                 created_at=wall(),
                 files=files,
             )
-            sealed = _seal(disk, root, run, manifest)
-            _unchanged(root, tree)
-            if not still_mine():
-                raise Fenced
-            try:
-                disk.rename(staged.path, sealed.path)
-                break
-            except OSError:
-                # Somebody took the name since we looked: a holder that was cut off may publish beside us.
-                if not os.path.lexists(sealed.path):
-                    raise
-        sync_folder(disk, run.ckpt)
-        sync_folder(disk, staged.path.parent)
-        try:
-            _read_back(root, sealed, tree)
-        except OSError:
-            with suppress(OSError):
-                set_aside(run, sealed.path, disk)
-            raise
+            for name in reversed(tree.folders):
+                with folder(name, dir_fd=root) as below:
+                    disk.fsync(below)
+            sealed = _commit(disk, run, root, staged, tree, manifest, still_mine)
     _point(disk, run, sealed, epoch, wall())
-    return _published(sealed, fresh=True)
+    done = sealed.manifest
+    return Published(done.name, done.step, done.total_bytes, len(done.files), sealed.sha256, sealed.path, fresh)
 
 
-def _published(sealed: Sealed, *, fresh: bool) -> Published:
-    manifest = sealed.manifest
-    return Published(
-        manifest.name, manifest.step, manifest.total_bytes, len(manifest.files), sealed.sha256, sealed.path, fresh
-    )
+def _commit(
+    disk: Disk,
+    run: RunFolder,
+    root: int,
+    staged: Staged,
+    tree: Tree,
+    nameless: Manifest,
+    still_mine: Callable[[], bool],
+) -> Sealed:
+    """Seal the folder open as `root` and rename it into the line, under the first name that is free."""
+    while True:
+        name = free_name(run.ckpt, nameless.step, nameless.epoch)
+        sealed = _seal(disk, root, run, msgspec.structs.replace(nameless, name=name))
+        _unchanged(root, tree)
+        if not still_mine():
+            raise Fenced
+        try:
+            disk.rename(staged.path, sealed.path)
+            break
+        except OSError:
+            # A file server may have done it and lost the answer.
+            if _is_now(root, sealed.path):
+                break
+            # Or somebody took the name since we looked: a holder that was cut off may publish beside us.
+            if not os.path.lexists(sealed.path):
+                raise
+    sync_folder(disk, run.ckpt)
+    sync_folder(disk, staged.path.parent)
+    try:
+        _read_back(root, sealed, tree)
+    except (OSError, Torn):
+        with suppress(OSError):
+            set_aside(run, sealed.path, disk)
+        raise
+    return sealed
 
 
 def _refuse_foreign_manifest(root: int) -> None:
@@ -191,6 +202,13 @@ def _same_as_newest(run: RunFolder, line: Line, step: int, files: list[FileEntry
     except Torn:
         return None
     return newest
+
+
+def _is_now(root: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(root), os.lstat(path))
+    except OSError:
+        return False
 
 
 def _seal(disk: Disk, root: int, run: RunFolder, manifest: Manifest) -> Sealed:

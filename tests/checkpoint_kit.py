@@ -1,0 +1,144 @@
+"""A run's folder on a real disk, trainers that stage into it, and a disk that fails or ends the world on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from relay_agent.checkpoints.disk import Disk
+from relay_agent.checkpoints.manifest import verify
+from relay_agent.checkpoints.publish import Published, publish
+from relay_agent.checkpoints.staging import Staged
+from relay_agent.volume import Claim, RunFolder, claim, open_run
+
+RUN = "run-1"
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def wall(self) -> float:
+        return 1.7e9 + self.now
+
+    def boot(self) -> float:
+        return self.now
+
+    def boot_id(self) -> str:
+        return "boot"
+
+
+def mine() -> bool:
+    return True
+
+
+def not_mine() -> bool:
+    return False
+
+
+def new_run(tmp_path: Path, epoch: int | None = 1) -> RunFolder:
+    run = open_run(tmp_path, RUN)
+    if epoch is not None:
+        take(run, epoch)
+    return run
+
+
+def take(run: RunFolder, epoch: int, base: str | None = None, disk: Disk | None = None) -> None:
+    """Claim an epoch, as the holder of its lease does."""
+    made = Claim(epoch, f"pod-{epoch}", f"incarnation-{epoch}", base, "config", 1.7e9)
+    claim(run, made, disk) if disk else claim(run, made)
+
+
+def stage(run: RunFolder, epoch: int, step: int, content: str = "", *, marker: bool = True) -> Staged:
+    """What a trainer saves: two files, one in a folder below, and the marker."""
+    path = run.staging(epoch) / f"step_{step}"
+    (path / "shard").mkdir(parents=True)
+    (path / "weights.bin").write_bytes(f"weights {step} {content}".encode() * 100)
+    (path / "shard" / "0.bin").write_bytes(f"shard {step}".encode())
+    if marker:
+        (path / "COMPLETE").touch()
+    return Staged(step, path)
+
+
+def put(run: RunFolder, epoch: int, step: int, content: str = "", **options: Any) -> Published:
+    """Stage and publish."""
+    return publish(run, stage(run, epoch, step, content), epoch, mine, **options)
+
+
+def names(run: RunFolder) -> list[str]:
+    """What looks published, whole or not."""
+    return sorted(path.name for path in run.ckpt.glob("step_*"))
+
+
+def whole_names(run: RunFolder) -> list[str]:
+    return [name for name in names(run) if verify(run.ckpt / name, run.run_id)]
+
+
+class Crash(BaseException):
+    """The world ends: no handler of the code under test may run any further call."""
+
+
+class FaultyDisk(Disk):
+    """Counts calls; at call number `at` (from 0) does what `fault` says, before or after the real call.
+
+    With a `Crash` every later call crashes too, and a write may get half of its bytes through.
+    """
+
+    def __init__(
+        self, at: int = -1, fault: Callable[[], BaseException] = Crash, *, after: bool = False, half: bool = False
+    ) -> None:
+        self.at = at
+        self.fault = fault
+        self.after = after
+        self.half = half
+        self.calls: list[str] = []
+        self.dead = False
+        self._lock = threading.Lock()  # files are hashed and flushed by several threads
+
+    def _do(self, name: str, call: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        with self._lock:
+            if self.dead:
+                raise Crash
+            self.calls.append(name)
+            hit = len(self.calls) - 1 == self.at
+            if not hit:
+                return call()
+            error = self.fault()
+            self.dead = isinstance(error, Crash)
+            if self.after:
+                call()
+            elif self.half and half:
+                half()
+            raise error
+
+    def create(self, name: str | Path, *, dir_fd: int | None = None) -> int:
+        return int(self._do(f"create {name}", lambda: super(FaultyDisk, self).create(name, dir_fd=dir_fd)))
+
+    def write(self, fd: int, data: bytes) -> None:
+        real = super().write
+        self._do("write", lambda: real(fd, data), lambda: real(fd, data[: len(data) // 2]))
+
+    def fsync(self, fd: int) -> None:
+        # Where it points now: a folder may have been renamed since it was opened.
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        self._do(f"fsync {path}", lambda: super(FaultyDisk, self).fsync(fd))
+
+    def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        self._do(f"rename {source} {target}", lambda: super(FaultyDisk, self).rename(source, target, dir_fd=dir_fd))
+
+    def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        self._do(f"link {source} {target}", lambda: super(FaultyDisk, self).link(source, target, dir_fd=dir_fd))
+
+    def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
+        self._do(f"symlink {name}", lambda: super(FaultyDisk, self).symlink(target, name, dir_fd=dir_fd))
+
+    def mkdir(self, name: str | Path) -> None:
+        self._do(f"mkdir {name}", lambda: super(FaultyDisk, self).mkdir(name))
+
+    def unlink(self, name: str | Path, *, dir_fd: int | None = None) -> None:
+        self._do(f"unlink {name}", lambda: super(FaultyDisk, self).unlink(name, dir_fd=dir_fd))
+
+    def rmdir(self, name: str | Path, *, dir_fd: int | None = None) -> None:
+        self._do(f"rmdir {name}", lambda: super(FaultyDisk, self).rmdir(name, dir_fd=dir_fd))

@@ -1,0 +1,152 @@
+"""When what a trainer saved is whole, and when it never will be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from checkpoint_kit import ManualClock, new_run, stage
+
+from relay_agent.checkpoints.aside import set_aside
+from relay_agent.checkpoints.staging import StagingWatch
+from relay_agent.volume import RunFolder
+
+SETTLE = 5.0
+
+
+class Watched:
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.clock = ManualClock()
+        self.watch = StagingWatch(run.staging(1), SETTLE, self.clock)
+
+    def look(self, seconds: float = 0.0, exited: int | None = None) -> list[int]:
+        """Time passes, then a look: the steps that are whole."""
+        self.clock.now += seconds
+        return [staged.step for staged in self.watch.scan(self.clock.boot(), exited)]
+
+    def torn(self) -> list[str]:
+        return [torn.name for torn in self.watch.torn()]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(new_run(tmp_path))
+
+
+def test_marked_is_whole_at_once(watched: Watched) -> None:
+    stage(watched.run, 1, 5)
+    assert watched.look() == [5]
+    assert watched.look(exited=-9) == [5]
+    assert watched.torn() == []
+
+
+def test_unmarked_is_whole_once_nothing_changed_for_a_while(watched: Watched) -> None:
+    staged = stage(watched.run, 1, 5, marker=False)
+    assert watched.look() == []
+    assert watched.look(4.9) == []
+    (staged.path / "shard" / "1.bin").write_bytes(b"more")
+    assert watched.look(0.2) == []
+    assert watched.look(4.9) == []
+    assert watched.look(0.2) == [5]
+    (staged.path / "weights.bin").write_bytes(b"again")
+    assert watched.look(0.1) == [], "written to again, it is no longer whole"
+
+
+def test_a_rewrite_of_the_same_size_is_a_change(watched: Watched) -> None:
+    staged = stage(watched.run, 1, 5, marker=False)
+    assert watched.look() == []
+    weights = staged.path / "weights.bin"
+    before = weights.stat()
+    weights.write_bytes(b"x" * before.st_size)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert watched.look(6) == []
+    assert watched.look(6) == [5]
+
+
+def test_an_empty_folder_never_settles(watched: Watched) -> None:
+    (watched.run.staging(1) / "step_5").mkdir()
+    assert watched.look() == []
+    assert watched.look(60) == []
+    assert watched.look(exited=0) == []
+    assert watched.torn() == ["step_5"]
+
+
+def test_exit_with_0_makes_it_whole(watched: Watched) -> None:
+    stage(watched.run, 1, 5, marker=False)
+    assert watched.look(exited=0) == [5]
+
+
+@pytest.mark.parametrize("code", [1, 143, -9])
+def test_a_trainer_that_died_leaves_the_unsettled_torn(watched: Watched, code: int) -> None:
+    stage(watched.run, 1, 1, marker=False)
+    assert watched.look() == []
+    assert watched.look(6) == [1]
+    stage(watched.run, 1, 2, marker=False)
+    stage(watched.run, 1, 3)
+    assert watched.look(exited=code) == [1, 3]
+    assert watched.torn() == ["step_2"]
+    assert watched.look(60, exited=code) == [1, 3], "after the end nothing settles"
+    (torn,) = watched.watch.torn()
+    assert ("signal 9" if code < 0 else str(code)) in torn.reason
+    aside = set_aside(watched.run, torn.path)
+    assert aside.parent == watched.run.bad
+    assert (aside / "weights.bin").exists()
+    assert watched.look(exited=code) == [1, 3]
+    assert watched.torn() == []
+
+
+def test_oldest_first_is_the_order_of_saving(watched: Watched) -> None:
+    for age, step in enumerate((30, 100, 20)):
+        staged = stage(watched.run, 1, step)
+        for path in (staged.path / "COMPLETE", staged.path / "weights.bin", staged.path / "shard" / "0.bin"):
+            os.utime(path, (1000 + age, 1000 + age))
+    assert watched.look() == [30, 100, 20]
+
+
+def test_any_zero_padding_names_a_step(watched: Watched) -> None:
+    root = watched.run.staging(1)
+    for name in ("step_7", "step_0000000008", "step_0"):
+        (root / name).mkdir()
+        (root / name / "w").write_bytes(b"w")
+        (root / name / "COMPLETE").touch()
+    assert sorted(watched.look()) == [0, 7, 8]
+
+
+def test_other_names_are_left_alone(watched: Watched) -> None:
+    root = watched.run.staging(1)
+    for name in (
+        *(".step_5", "step_5.tmp", "step_", "step_-1", "step_final", "step_5 ", "step_٣", "xstep_5", "tmp"),
+        *("step_" + "9" * 40, "step_5\n", "step_\x1b[2J", "latest"),
+    ):
+        (root / name).mkdir()
+        (root / name / "w").write_bytes(b"w")
+        (root / name / "COMPLETE").touch()
+    assert watched.look(exited=0) == []
+    assert watched.torn() == []
+
+
+def test_what_can_be_no_checkpoint_is_torn_at_once(watched: Watched) -> None:
+    root = watched.run.staging(1)
+    outside = root.parent / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (root / "step_1").symlink_to(outside)
+    (root / "step_2").touch()
+    os.mkfifo(stage(watched.run, 1, 3).path / "pipe")
+    (stage(watched.run, 1, 4).path / "link").symlink_to("/etc")
+    (root / "step_5").mkdir()
+    (root / "step_5" / "COMPLETE").touch()
+    assert watched.look() == []
+    assert watched.torn() == ["step_1", "step_2", "step_3", "step_4", "step_5"]
+    for torn in watched.watch.torn():
+        set_aside(watched.run, torn.path)
+    assert (outside / "inner").is_dir()
+    assert len(list(watched.run.bad.iterdir())) == 5
+
+
+def test_no_folder_yet_is_no_error(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    watch = StagingWatch(run.staging(9), SETTLE, ManualClock())
+    assert watch.scan() == []
+    assert watch.torn() == []

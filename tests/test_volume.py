@@ -1,0 +1,199 @@
+"""The run's folder and the claims that say which epoch owns its line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoint_kit import FaultyDisk, new_run, take
+
+from relay_agent.checkpoints.disk import Disk
+from relay_agent.volume import Claim, claim, claimed_epochs, highest_claim, open_run, probe, read_claim
+from relaytui.wire.errors import RelayError
+
+
+def test_the_folders_of_a_run_are_made_and_made_again(tmp_path: Path) -> None:
+    run = open_run(tmp_path, "run-1")
+    assert open_run(tmp_path, "run-1") == run
+    assert run.root == tmp_path / "runs" / "run-1"
+    assert {path.name for path in run.root.iterdir()} == {"ckpt", "claims", "logs", "hf", "out"}
+    assert run.staging(3) == run.root / "ckpt" / ".staging" / "e00000003"
+    assert run.output(3) == run.root / "out" / "e00000003"
+    assert run.log(3) == run.root / "logs" / "e00000003.log"
+
+
+@pytest.mark.parametrize(
+    "run_id", ["", ".", "..", "a/b", "../x", "a\nb", "a\x1b[2J", "a\0b", "-a", " a", "a ", "é", "x" * 129]
+)
+def test_run_ids_that_are_no_folder_name_are_refused(tmp_path: Path, run_id: str) -> None:
+    with pytest.raises(RelayError) as refused:
+        open_run(tmp_path, run_id)
+    assert refused.value.exit_code == 2
+    assert str(refused.value).isprintable()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_volume_that_is_not_there_is_said_so_and_never_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for path in (tmp_path / "missing", tmp_path / "file", tmp_path / "dangling", Path("relative")):
+        with pytest.raises(RelayError) as refused:
+            open_run(path, "run-1")
+        assert refused.value.exit_code == 2
+        assert str(path) in refused.value.message
+        assert "RELAY_L1_ROOT" in str(refused.value)
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_volume_that_takes_no_writes_is_said_so(tmp_path: Path, known: bool) -> None:
+    if known:
+        open_run(tmp_path, "run-1")
+    calls = FaultyDisk()
+    open_run(tmp_path, "run-1", calls)
+    writes = [number for number, call in enumerate(calls.calls) if call.split()[0] in ("create", "write", "fsync")]
+    for number in writes:
+        for code in (errno.EROFS, errno.ENOSPC, errno.EACCES):
+            with pytest.raises(RelayError) as refused:
+                open_run(tmp_path, "run-1", FaultyDisk(number, lambda code=code: OSError(code, os.strerror(code))))
+            assert refused.value.exit_code == 2
+            assert os.strerror(code) in refused.value.message
+
+
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    volume = tmp_path / "volume"
+    (volume / "runs").mkdir(parents=True)
+    (volume / "runs" / "run-1").symlink_to(outside)
+    with pytest.raises(RelayError):
+        open_run(volume, "run-1")
+    run = open_run(volume, "run-2")
+    run.claims.rmdir()
+    run.claims.symlink_to(outside)
+    with pytest.raises(RelayError):
+        open_run(volume, "run-2")
+    assert list(outside.iterdir()) == []
+
+
+def test_a_claim_is_exclusive_and_says_who_and_from_where(tmp_path: Path) -> None:
+    run = new_run(tmp_path, None)
+    assert highest_claim(run) == 0
+    first = Claim(7, "pod-a", "inc-1", "step_00000500", "abc", 1.5)
+    claim(run, first)
+    assert highest_claim(run) == 7
+    assert read_claim(run, 7) == first
+    assert run.staging(7).is_dir()
+    assert run.output(7).is_dir()
+    for late in (7, 6, 1):
+        with pytest.raises(RelayError) as refused:
+            claim(run, Claim(late, "pod-b", "inc-2", None, "abc", 1.5))
+        assert refused.value.exit_code == 75
+    assert read_claim(run, 7) == first
+    assert not run.staging(6).exists()
+    assert [path.name for path in run.claims.iterdir()] == ["00000007.json"]
+
+
+def test_of_many_that_claim_an_epoch_at_once_one_gets_it(tmp_path: Path) -> None:
+    run = new_run(tmp_path, None)
+    script = (
+        "import sys; from pathlib import Path; from relay_agent.volume import *\n"
+        "sys.stdin.read()\n"
+        "try: claim(RunFolder(Path(sys.argv[1])), Claim(1, 'pod', sys.argv[2], None, '', 0.0))\n"
+        "except RelayError: print('refused')\n"
+        "else: print('mine')\n"
+    )
+    pods = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(run.root), f"inc-{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(5)
+    ]
+    for pod in pods:
+        assert pod.stdin is not None
+        pod.stdin.close()
+    said = [pod.stdout.read().strip() for pod in pods if pod.stdout]
+    for pod in pods:
+        pod.wait(10)
+        assert pod.stdout is not None
+        pod.stdout.close()
+    assert sorted(said) == ["mine"] + ["refused"] * 4
+    held = read_claim(run, 1)
+    assert held is not None
+    assert held.incarnation == f"inc-{said.index('mine')}"
+
+
+def test_without_hard_links_a_claim_is_exclusive_all_the_same(tmp_path: Path) -> None:
+    class NoLinks(Disk):
+        def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    run = new_run(tmp_path, None)
+    take(run, 1, disk=NoLinks())
+    with pytest.raises(RelayError):
+        take(run, 1, disk=NoLinks())
+    assert [path.name for path in run.claims.iterdir()] == ["00000001.json"]
+
+
+def test_names_that_are_no_claims_never_count(tmp_path: Path) -> None:
+    run = new_run(tmp_path, 3)
+    for name in (
+        "1.json",
+        "00000009.json.tmp",
+        "0000000x.json",
+        "latest",
+        "00000000.json",
+        "\x1b[2J",
+        "9" * 30 + ".json",
+    ):
+        (run.claims / name).touch()
+    (run.claims / "00000004.json\n").touch()
+    assert claimed_epochs(run) == [3]
+
+
+def test_a_claim_whose_content_was_lost_still_burns_its_epoch(tmp_path: Path) -> None:
+    run = new_run(tmp_path, None)
+    (run.claims / "00000005.json").touch()
+    (run.claims / "00000006.json").write_bytes(b'{"epoch": 5}')
+    (run.claims / "00000008.json").symlink_to("/etc/passwd")
+    assert highest_claim(run) == 8
+    assert [read_claim(run, epoch) for epoch in (5, 6, 8)] == [None, None, None]
+
+
+def test_staging_left_by_somebody_without_a_claim_is_not_this_epochs(tmp_path: Path) -> None:
+    run = new_run(tmp_path, None)
+    (run.staging(1) / "step_5").mkdir(parents=True)
+    run.output(1).mkdir()
+    (run.output(1) / "theirs").touch()
+    take(run, 1)
+    assert list(run.staging(1).iterdir()) == []
+    assert list(run.output(1).iterdir()) == []
+    assert [path.name for path in run.output(1).parent.glob(".e*/*")] == ["theirs"]
+
+
+def test_the_probe_says_what_the_volume_can_do_and_leaves_nothing(tmp_path: Path) -> None:
+    class Poor(Disk):
+        def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+            if Path(source).is_dir():
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+            super().rename(source, target, dir_fd=dir_fd)
+
+    assert all(found.ok and not found.detail for found in probe(tmp_path))
+    poor = {found.name: found for found in probe(tmp_path, Poor())}
+    assert not poor["rename a folder"].ok
+    assert poor["rename a folder"].needed
+    assert not poor["symbolic link"].ok
+    assert not poor["symbolic link"].needed
+    assert poor["symbolic link"].detail == "Operation not permitted"
+    assert poor["replace a file"].ok
+    assert list(tmp_path.iterdir()) == []
