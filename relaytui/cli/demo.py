@@ -7,7 +7,6 @@ import contextlib
 import secrets
 import signal
 import statistics
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from relaytui.cli.dashboard import check_terminal, exit_code, show
 from relaytui.cli.fleet import Fleet
 from relaytui.cli.options import json_option
 from relaytui.cli.output import number, print_json, print_table
@@ -49,13 +49,12 @@ def demo(headless: bool, seconds: float, folder: Path | None, as_json: bool) -> 
     out, pod C acquires the run and goes on from its newest checkpoint. Everything is in a folder that is removed at
     the end, unless --folder names one.
     """
-    if not headless and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise RelayError(
-            "no_terminal",
-            "the demo's dashboard needs a terminal",
-            "use `relay-tui demo --headless --json` without one",
-            exit_code=Exit.USAGE,
-        )
+    if not headless:
+        try:
+            check_terminal()
+        except RelayError as error:
+            error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
+            raise
     with _stage(folder) as (root, endpoint, fleet):
         if headless:
             return asyncio.run(_headless(root, endpoint, fleet, seconds, as_json))
@@ -134,8 +133,6 @@ async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float
 
 def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
     """The dashboard in this thread, the director in another: it is one more client of the commander."""
-    from relaytui.cli.dashboard import show
-
     handle: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
     async def act() -> None:
@@ -146,7 +143,7 @@ def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
     thread = threading.Thread(target=lambda: asyncio.run(act()), name="demo-director", daemon=True)
     thread.start()
     try:
-        return show(lambda: endpoint)
+        return exit_code(show(endpoint))
     finally:
         loop, acting = handle.result()
         loop.call_soon_threadsafe(acting.cancel)

@@ -1,0 +1,138 @@
+"""`relay-tui` without a command: the dashboard, over a commander that runs already or is started here."""
+
+from __future__ import annotations
+
+import locale
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from relaytui.cli.options import Target
+from relaytui.wire.errors import Exit, RelayError
+
+if TYPE_CHECKING:
+    from relaytui.commander.embedded import EmbeddedCommander
+    from relaytui.dashboard.app import DashboardResult
+    from relaytui.dashboard.session import Opened, Source
+
+LEAVE_SECONDS = 10.0
+"""How long a commander that is left running may take to answer."""
+
+
+def open_dashboard(target: Target, *, port: int | None, theme: str | None) -> int:
+    """Attach to the commander meant, or start one in a thread of its own, and show it. Returns the exit code."""
+    check_terminal()
+    embedded: list[EmbeddedCommander] = []
+    try:
+        result = show(lambda: _find_or_start(target, port, embedded), theme=theme)
+    finally:
+        for commander in embedded:
+            commander.stop()
+    if result.reason == "leave":
+        _leave_running(target.state, embedded[0].url)
+    return exit_code(result)
+
+
+def check_terminal() -> None:
+    """RelayError where there is no terminal, or one that cannot show what the dashboard draws."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise RelayError(
+            "no_terminal",
+            "the dashboard needs a terminal",
+            "without one use `relay-tui serve` for the commander, and `relay-tui status` or `runs` to look",
+            exit_code=Exit.USAGE,
+        )
+    encoding = sys.stdout.encoding or locale.getpreferredencoding(do_setlocale=False)
+    if encoding.lower().replace("-", "") != "utf8":
+        raise RelayError(
+            "no_utf8",
+            f"this terminal's locale is not UTF-8 but {encoding}",
+            "start it as `LC_ALL=C.UTF-8 relay-tui`, or use `relay-tui status` and `runs`",
+            exit_code=Exit.USAGE,
+        )
+
+
+def show(source: Source, *, theme: str | None = None) -> DashboardResult:
+    from relaytui.dashboard.launch import run_dashboard
+
+    return run_dashboard(source, theme=theme)
+
+
+def exit_code(result: DashboardResult) -> int:
+    """What the shell is told; what went wrong is said now that the terminal is back."""
+    if result.error is not None:
+        raise result.error
+    if result.message:
+        click.echo(f"relay-tui: {result.message}", err=True)
+    if result.signal is not None:
+        return 128 + result.signal
+    return int(Exit.FAILED if result.reason in ("crash", "failed") else Exit.OK)
+
+
+def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedCommander]) -> Opened:
+    import asyncio
+
+    from relaytui.cli.session import endpoint_of
+    from relaytui.client.discover import local_endpoint
+    from relaytui.dashboard.session import Opened
+
+    try:
+        return Opened(asyncio.run(endpoint_of(target)))
+    except RelayError as error:
+        if error.code != "no_commander":
+            raise
+    from relaytui.commander.embedded import EmbeddedCommander
+    from relaytui.commander.settings import CommanderSettings
+
+    commander = EmbeddedCommander(CommanderSettings.from_env(os.environ, state=target.state, port=port))
+    commander.start()
+    embedded.append(commander)
+    endpoint = local_endpoint(target.state)
+    assert endpoint is not None, "a commander that started has said where it is"
+    return Opened(endpoint, embedded=True)
+
+
+def _leave_running(state: Path, url: str) -> None:
+    """Hand over to a commander without a screen. A restart is harmless: leases hold, agents connect again."""
+    program = shutil.which("relay-tui") or sys.argv[0]
+    port = url.rpartition(":")[2]
+    log = state / "serve.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [program, "--state", str(state), "serve", "--port", port],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    if not _until(lambda: _serves(state, process.pid) or process.poll() is not None, LEAVE_SECONDS) or process.poll():
+        raise RelayError(
+            "not_left",
+            "the commander could not be left running",
+            f"{log} says why; start it with `relay-tui serve`",
+            exit_code=Exit.UNAVAILABLE,
+        )
+    click.echo(f"the commander goes on at {url} as process {process.pid}; `relay-tui` attaches to it", err=True)
+
+
+def _serves(state: Path, pid: int) -> bool:
+    from relaytui.client.discover import read_address
+
+    address = read_address(state)
+    return address is not None and address.pid == pid
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
