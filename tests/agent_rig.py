@@ -1,0 +1,199 @@
+"""A commander, a volume and agents as a pod starts them: real processes over real sockets, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relay_agent.checkpoints.manifest import verify
+from relaytui.wire.proof import derived_token
+
+UNKNOWN = {"step": 0, "newest_step": 0, "published": 0, "attempts": []}
+AGENT = Path(sys.executable).with_name("relay-agent")
+TUI = Path(sys.executable).with_name("relay-tui")
+LAUNCHERS = Path(__file__).resolve().parent.parent / "launchers"
+SECRET = "a-shared-secret-of-some-length"
+PATIENCE = 30.0
+
+
+def eventually(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true answer of `condition`."""
+    until = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < until, f"never: {what}"
+        time.sleep(0.02)
+    return answer
+
+
+def mock(*flags: object) -> str:
+    return f"exec python3 {LAUNCHERS}/mock_trainer.py " + " ".join(map(str, flags))
+
+
+@dataclass
+class Agent:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def says(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        return self.process.wait(seconds)
+
+    def heard(self, words: str) -> None:
+        eventually(lambda: words in self.says() or self.process.poll() is not None, f"{words!r} in {self.log}")
+        assert words in self.says(), self.says()
+
+
+@dataclass
+class Rig:
+    """A commander in a process of its own, a volume, and agents; `run_id` is what they train unless told otherwise."""
+
+    root: Path
+    run_id: str = "run-1"
+    lease_seconds: float = 3.0
+    port: int = 0
+    state_folder: Path | None = None
+    commander: subprocess.Popen[bytes] | None = None
+    agents: list[Agent] = field(default_factory=list)
+
+    @property
+    def volume(self) -> Path:
+        return self.root / "volume"
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, on the volume."""
+        return self.volume / "runs" / self.run_id
+
+    @property
+    def state(self) -> Path:
+        """Of the commander."""
+        return self.state_folder or self.root / "state"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start_commander(self) -> None:
+        if not self.port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
+        env |= {"RELAY_SHARED_SECRET": SECRET, "RELAY_LEASE_SECONDS": str(self.lease_seconds)}
+        with (self.root / "commander.log").open("ab") as log:
+            self.commander = subprocess.Popen(
+                [TUI, "--state", self.state, "serve", "--port", str(self.port)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        eventually(self.healthy, f"a commander at {self.url}")
+
+    def healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/health", timeout=1):
+                return True
+        except OSError:
+            return False
+
+    def kill_commander(self) -> None:
+        assert self.commander is not None
+        self.commander.kill()
+        self.commander.wait()
+
+    def call(self, path: str, **body: object) -> Any:
+        token = derived_token((self.state / "key").read_bytes(), "operator")
+        data = json.dumps(body).encode() if body else None
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers), timeout=5) as answer:
+            return json.load(answer)
+
+    def run(self, run_id: str = "") -> dict[str, Any]:
+        """The run's row, with its attempts (oldest first); empty before the commander knows it."""
+        try:
+            answer = self.call(f"/api/runs/{run_id or self.run_id}")
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404:
+                raise
+            return {**UNKNOWN, "status": None}
+        attempts = sorted(answer["attempts"], key=lambda attempt: int(attempt["epoch"]))
+        return {**UNKNOWN, **answer["run"], "attempts": attempts}  # the API leaves defaults out
+
+    def lines(self) -> list[str]:
+        return [line["text"] for line in self.call(f"/api/runs/{self.run_id}/log?limit=5000")["lines"]]
+
+    def kinds(self) -> list[str]:
+        """Of the run's events, as the commander has them."""
+        return [event["kind"] for event in self.call(f"/api/events?run={self.run_id}&limit=1000")["events"]]
+
+    def agent(self, command: str | None, worker: str = "pod-a", **variables: str) -> Agent:
+        env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("RELAY_", "SLIME_"))},
+            "COMMANDER_URL": self.url,
+            "RELAY_SHARED_SECRET": SECRET,
+            "RELAY_L1_ROOT": str(self.volume),
+            "RELAY_AGENT_STATE": str(self.root / worker),
+            "RELAY_SETTLE_SECONDS": "0.5",
+            "RUN_ID": self.run_id,
+            "WORKER_ID": worker,
+            **({"SLIME_SFT_CMD": command} if command else {}),
+            **variables,
+        }
+        path = self.root / f"{worker}.{len(self.agents)}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [AGENT], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root
+            )
+        self.agents.append(Agent(process, path))
+        return self.agents[-1]
+
+    def checkpoints(self) -> list[str]:
+        """Names of published checkpoints on the volume; each must be whole."""
+        names = sorted(path.name for path in (self.folder / "ckpt").glob("step_*"))
+        for name in names:
+            verify(self.folder / "ckpt" / name, self.run_id)
+        return names
+
+    def events(self) -> list[dict[str, Any]]:
+        """events.jsonl of the run."""
+        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
+
+    def told(self) -> dict[str, Any]:
+        """state.json of the run."""
+        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        return state
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.process.kill()
+            agent.process.wait()
+        if self.commander is not None:
+            self.commander.kill()
+            self.commander.wait()
+
+
+@contextmanager
+def rigged(root: Path) -> Iterator[Rig]:
+    """A rig with its commander up; nothing of it is left afterwards."""
+    rig = Rig(root)
+    rig.volume.mkdir()
+    try:
+        rig.start_commander()
+        yield rig
+    finally:
+        rig.close()

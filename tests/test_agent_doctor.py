@@ -1,0 +1,80 @@
+"""`relay-agent doctor`: what it says about a pod that is well, and about one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_rig import AGENT, SECRET, Rig, rigged
+
+
+@pytest.fixture(scope="module")
+def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("commander")) as rig:
+        yield rig
+
+
+def doctor(rig: Rig, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("RELAY_", "SLIME_"))},
+        "COMMANDER_URL": rig.url,
+        "RELAY_SHARED_SECRET": SECRET,
+        "RELAY_L1_ROOT": str(rig.volume),
+        "RELAY_AGENT_STATE": str(rig.root / "agent"),
+        **variables,
+    }
+    return subprocess.run([AGENT, "doctor", *flags], env=env, capture_output=True, text=True, timeout=30)
+
+
+def failed(rig: Rig, **variables: str) -> tuple[int, dict[str, Any]]:
+    """Exit code, and the first check that failed."""
+    done = doctor(rig, "--json", **variables)
+    report = json.loads(done.stdout)
+    assert report["exit_code"] == done.returncode
+    assert not report["ok"]
+    return done.returncode, next(check for check in report["checks"] if check["level"] == "fail")
+
+
+def test_a_pod_that_is_well(commander: Rig) -> None:
+    done = doctor(commander)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    words = [line.split() for line in lines]
+    assert {line[0] for line in words} <= {"ok", "WARN"}
+    assert {"configuration", "launcher", "volume", "commander", "token", "clock"} <= {line[1] for line in words}
+    assert SECRET not in done.stdout
+    assert list(commander.volume.iterdir()) == [], "it leaves nothing behind"
+    assert json.loads(doctor(commander, "--json").stdout)["ok"]
+
+
+def test_each_thing_that_is_wrong_is_named(commander: Rig, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("MOED: rl")
+    code, check = failed(commander, RELAY_RUN_CONFIG=str(tmp_path / "run.yaml"))
+    assert (code, check["what"]) == (2, "configuration")
+    assert "MODE" in check["todo"]
+
+    code, check = failed(commander, RELAY_L1_ROOT=str(tmp_path / "nowhere"))
+    assert (code, check["what"]) == (2, "volume")
+    assert "does not exist" in check["why"]
+
+    code, check = failed(commander, RELAY_SHARED_SECRET="not-the-one-it-was-started-with")
+    assert (code, check["what"]) == (77, "token")
+    assert "RELAY_SHARED_SECRET" in check["why"]
+
+    code, check = failed(commander, RELAY_SHARED_SECRET="")
+    assert (code, check["what"]) == (2, "token")
+
+    code, check = failed(commander, COMMANDER_URL="http://127.0.0.1:9")
+    assert (code, check["what"]) == (69, "commander")
+    assert "127.0.0.1:9" in check["why"]
+
+
+def test_a_locale_without_utf8_is_no_obstacle(commander: Rig) -> None:
+    done = doctor(commander, LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii:strict")
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr

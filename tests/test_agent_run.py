@@ -1,0 +1,206 @@
+"""The agent as a pod starts it, against a real commander: acquire, train, hand over, survive."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_rig import PATIENCE, SECRET, Rig, eventually, mock, rigged
+
+from relay_agent import guardian
+
+
+@pytest.fixture(scope="module")
+def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("commander")) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
+    """Agents and a volume of their own at the commander that the whole file shares."""
+    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
+    shared.volume.mkdir()
+    try:
+        yield shared
+    finally:
+        shared.close()
+
+
+def test_a_run_from_first_to_last(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 20, "--step-seconds", 0.02, "--save-every", 5))
+    assert agent.wait() == 0, agent.says()
+    run = rig.run()
+    assert (run["status"], run["step"], run["total"], run["published"]) == ("completed", 20, 20, 4)
+    assert run["loss"] < run["first_loss"]
+    (attempt,) = run["attempts"]
+    assert (attempt["outcome"], attempt["exit_code"], attempt["last_step"]) == ("completed", 0, 20)
+    assert attempt.get("started_step", 0) == 0
+    lines = rig.lines()
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == [f"{n}/20" for n in range(1, 21)]
+    assert "\n".join(lines) + "\n" == (rig.folder / "logs/e00000001.log").read_text()
+    assert rig.checkpoints() == ["step_00000010", "step_00000015", "step_00000020"]
+    assert rig.told() == {
+        "status": "COMPLETED",
+        "latest_ckpt": "step_00000020",
+        "last_hf_revision": None,
+        "updated_at": rig.told()["updated_at"],
+        "exit_code": 0,
+    }
+    for event in rig.events():
+        assert {"at", "event", "epoch", "worker"} <= event.keys()
+    assert [event["event"] for event in rig.events()][:2] == ["lease.acquired", "resume.cold"]
+
+
+def test_sigterm_saves_publishes_and_the_next_pod_goes_on(rig: Rig) -> None:
+    command = mock("--steps", 40, "--step-seconds", 0.1, "--save-every", 100)
+    first = rig.agent(command)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    asked = time.monotonic()
+    first.process.send_signal(signal.SIGTERM)
+    assert first.wait() == 143
+    assert time.monotonic() - asked < 5
+    run = rig.run()
+    assert run["status"] == "queued", "a preempted run is free at once"
+    saved = run["newest_step"]
+    assert saved >= 3
+    assert run["attempts"][0]["outcome"] == "preempted"
+    assert (rig.told()["status"], rig.told()["exit_code"]) == ("PREEMPTED", 143)
+
+    second = rig.agent(mock("--steps", saved + 3, "--step-seconds", 0.02), worker="pod-b")
+    assert second.wait() == 0, second.says()
+    run = rig.run()
+    attempts = run["attempts"]
+    assert [attempt["epoch"] for attempt in attempts] == [1, 2]
+    assert (attempts[1]["started_step"], attempts[1]["last_step"]) == (saved, saved + 3)
+    assert run["status"] == "completed"
+
+
+def test_an_agent_killed_leaves_nothing_and_its_run_goes_on_elsewhere(rig: Rig) -> None:
+    command = mock("--steps", 300, "--step-seconds", 0.05, "--save-every", 5, "--children", 1, "--daemons")
+    first = rig.agent(command)
+    eventually(lambda: rig.run()["newest_step"] >= 5, "a checkpoint")
+    waiting = rig.agent(mock("--steps", 60, "--step-seconds", 0.01, "--save-every", 10), worker="pod-b")
+    waiting.heard("waiting for run")
+    guard = eventually(lambda: json.loads((rig.root / "pod-a" / f"{rig.run_id}.json").read_bytes())["guard"], "a note")
+    assert guardian.tree(guard)
+    first.process.kill()
+    eventually(lambda: not guardian.tree(guard), "the trainer's tree gone", 6)
+    assert waiting.wait() == 0, waiting.says()
+    run = rig.run()
+    attempts = run["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["lost", "completed"]
+    assert attempts[1]["started_step"] == int(attempts[1]["started_from"].removeprefix("step_"))
+    assert attempts[1]["started_step"] >= 5
+    rig.checkpoints()
+
+
+def test_a_commander_killed_stops_no_training_and_misses_nothing(tmp_path: Path) -> None:
+    with rigged(tmp_path) as rig:
+        _kill_it_twice(rig)
+
+
+def _kill_it_twice(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 60, "--step-seconds", 0.05, "--save-every", 10))
+    for at in (10, 30):
+        eventually(lambda at=at: rig.run()["step"] >= at, f"step {at}")
+        rig.kill_commander()
+        log = rig.folder / "logs/e00000001.log"
+        printed = log.stat().st_size
+        eventually(lambda log=log, printed=printed: log.stat().st_size > printed + 100, "training while it is away")
+        rig.start_commander()
+    assert agent.wait() == 0, agent.says()
+    run = rig.run()
+    assert (run["status"], run["published"]) == ("completed", 6)
+    assert [attempt["outcome"] for attempt in run["attempts"]] == ["completed"]
+    steps = [line.split()[1] for line in rig.lines() if line.startswith("step ")]
+    assert steps == [f"{n}/60" for n in range(1, 61)], "every line, once, in order"
+
+
+def test_an_agent_waits_for_a_commander_that_is_not_there_yet(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.volume.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        rig.port = free.getsockname()[1]
+    try:
+        agent = rig.agent(mock("--steps", 2, "--step-seconds", 0.01))
+        agent.heard(f"no commander at {rig.url}")
+        rig.start_commander()
+        assert agent.wait() == 0, agent.says()
+    finally:
+        rig.close()
+
+
+def test_a_wrong_secret_ends_it_with_a_code_of_its_own(rig: Rig) -> None:
+    agent = rig.agent(mock(), RELAY_SHARED_SECRET="another-secret-altogether")
+    assert agent.wait() == 77
+    assert "RELAY_SHARED_SECRET" in agent.says().splitlines()[-1]
+    assert "another-secret" not in agent.says()
+
+
+def test_a_stranger_on_the_port_gets_no_secret(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.volume.mkdir()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(PATIENCE)
+    rig.port = listener.getsockname()[1]
+    try:
+        agent = rig.agent(mock())
+        heard = b""
+        body = b'{"ok":true,"name":"relay","proof":{"operator":"00","worker":"00"}}'
+        answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "
+        while agent.process.poll() is None:
+            listener.settimeout(0.2)
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                heard += connection.recv(65536)
+                connection.sendall(answer + str(len(body)).encode() + b"\r\n\r\n" + body)
+        assert agent.wait() == 77, agent.says()
+        assert b"/api/health" in heard
+        assert SECRET.encode() not in heard
+    finally:
+        listener.close()
+        rig.close()
+
+
+def test_a_run_that_has_ended_is_not_asked_for_again(rig: Rig) -> None:
+    assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01)).wait() == 0
+    again = rig.agent(mock("--steps", 9), worker="pod-b")
+    assert again.wait() == 75
+    assert "completed" in again.says()
+
+
+def test_drain_saves_and_releases(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 1000))
+    eventually(lambda: rig.run()["step"] >= 2, "two steps")
+    rig.call(f"/api/runs/{rig.run_id}/drain", expected_epoch=1, why="maintenance")
+    assert agent.wait() == 143
+    run = rig.run()
+    assert (run["status"], run["attempts"][0]["outcome"]) == ("queued", "drained")
+    assert run["newest_step"] >= 2
+    assert "maintenance" in agent.says()
+
+
+def test_force_acquire_stops_the_old_holder_and_a_new_one_takes_over(rig: Rig) -> None:
+    old = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 4))
+    eventually(lambda: rig.run()["newest_step"] >= 4, "a checkpoint")
+    rig.call(f"/api/runs/{rig.run_id}/force-acquire", expected_epoch=1, why="that pod is too slow")
+    published = rig.checkpoints()
+    assert old.wait() == 75
+    assert set(rig.checkpoints()) <= set(published) | {rig.run()["newest_checkpoint"]}
+    new = rig.agent(mock("--steps", 30, "--step-seconds", 0.01), worker="pod-b")
+    assert new.wait() == 0, new.says()
+    attempts = rig.run()["attempts"]
+    assert attempts[0]["outcome"] == "superseded"
+    assert attempts[-1]["outcome"] == "completed"
+    assert attempts[-1]["epoch"] > 2

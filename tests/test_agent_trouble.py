@@ -1,0 +1,218 @@
+"""Trainers that fail, flood, hang and lie, pods that are set up wrong: what becomes of each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_rig import SECRET, Rig, eventually, mock, rigged
+
+
+@pytest.fixture(scope="module")
+def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("commander")) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
+    """Agents and a volume of their own at the commander that the whole file shares."""
+    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
+    shared.volume.mkdir()
+    try:
+        yield shared
+    finally:
+        shared.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--crash-at", 4, "--exit-code", 7), 7, "exited with 7"),
+        (("--crash-at", 4, "--exit-code", -9), 137, "SIGKILL"),
+        (("--steps", 3, "--total", 400), 1, "exited 0 at step 3 of 400"),
+    ],
+)
+def test_a_failure_says_what_happened(rig: Rig, flags: tuple[object, ...], code: int, words: str) -> None:
+    agent = rig.agent(mock("--step-seconds", 0.01, *flags))
+    assert agent.wait() == code
+    run = rig.run()
+    assert run["status"] == "failed"
+    assert words in run["message"]
+    assert rig.told()["status"] == "FAILED"
+
+
+def test_a_trainer_that_hangs_on_sigterm_is_killed_after_the_grace(rig: Rig) -> None:
+    command = mock("--steps", 500, "--step-seconds", 0.02, "--save-every", 5, "--ignore-sigterm")
+    agent = rig.agent(command, RELAY_STOP_GRACE="1")
+    eventually(lambda: rig.run()["newest_step"] >= 5, "a checkpoint")
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait() == 137
+    assert rig.run()["attempts"][0]["outcome"] == "preempted"
+    assert rig.run()["status"] == "queued"
+
+
+def test_a_second_signal_does_not_wait(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 500, "--step-seconds", 0.02, "--ignore-sigterm"), RELAY_STOP_GRACE="60")
+    eventually(lambda: rig.run()["step"] >= 2, "two steps")
+    agent.process.send_signal(signal.SIGINT)
+    agent.heard("SIGINT: stopping")
+    agent.process.send_signal(signal.SIGINT)
+    assert agent.wait(10) == 137
+
+
+@pytest.mark.parametrize("kind", ["torn", "truncated", "empty", "symlink", "fifo"])
+def test_a_bad_checkpoint_is_never_published(rig: Rig, kind: str) -> None:
+    flags = ("--steps", 14, "--step-seconds", 0.05, "--save-every", 5, "--bad-checkpoint", kind, "--bad-at", 10)
+    agent = rig.agent(mock(*flags), RELAY_SETTLE_SECONDS="30")
+    agent.wait()
+    names = rig.checkpoints()
+    if kind == "truncated":
+        assert "step_00000005" in names, "cut short but marked whole: only the trainer could know"
+    else:
+        assert names == ["step_00000005"] or names == ["step_00000005", "step_00000014"]
+        assert "checkpoint.torn" in [event["event"] for event in rig.events()]
+        assert "checkpoint.torn" in rig.kinds()
+
+
+def test_ten_megabytes_of_garbage_are_lines_like_others(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 4, "--step-seconds", 0.02, "--print-bytes", 10_000_000))
+    assert agent.wait(60) == 0, agent.says()
+    lines = rig.lines()
+    assert lines[-1].startswith("step 4/4")
+    assert all(len(line) <= 4000 and line.isprintable() for line in lines)
+    assert (rig.folder / "logs/e00000001.log").stat().st_size > 10_000_000
+    assert rig.run()["status"] == "completed"
+
+
+def test_bars_and_blank_lines_do_not_flood(rig: Rig) -> None:
+    command = "for i in $(seq 1 20000); do printf '\\r%d/20000' $i; done; echo; echo '{\"step\": 5, \"loss\": NaN}'"
+    assert rig.agent(command).wait() == 0
+    assert len(rig.lines()) < 60
+    assert rig.run()["loss"] == "nan"
+
+
+def test_the_trainers_environment_is_the_pods(rig: Rig) -> None:
+    venv = str(Path(sys.prefix))
+    agent = rig.agent(
+        f"env > {rig.root}/env; echo step 1/1 loss 1",
+        PATH=f"{venv}/bin:{os.environ['PATH']}",
+        VIRTUAL_ENV=venv,
+        HF_TOKEN="hf_of_the_trainer",
+        MY_DATA="/data",
+    )
+    assert agent.wait() == 0, agent.says()
+    env = dict(line.split("=", 1) for line in (rig.root / "env").read_text().splitlines() if "=" in line)
+    assert SECRET not in env.values()
+    assert "VIRTUAL_ENV" not in env
+    assert "RELAY_SHARED_SECRET" not in env
+    assert f"{venv}/bin" not in env["PATH"].split(":")
+    assert (env["HF_TOKEN"], env["MY_DATA"], env["PYTHONUNBUFFERED"]) == ("hf_of_the_trainer", "/data", "1")
+    assert (env["RELAY_TRAIN_MODE"], env["RELAY_RESUME_FROM"], env["RELAY_EPOCH"]) == ("sft", "", "1")
+    assert env["RELAY_RUN_ROOT"] == str(rig.folder)
+
+
+def test_a_trainer_that_starts_over_is_noticed_and_nothing_is_pruned(rig: Rig) -> None:
+    first = rig.agent(mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 10))
+    eventually(lambda: rig.run()["newest_step"] >= 20, "step 20")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    before = rig.checkpoints()
+    command = "export RELAY_RESUME_FROM=; " + mock("--steps", 9, "--step-seconds", 0.02, "--save-every", 2)
+    again = rig.agent(command, worker="pod-b")
+    again.wait()
+    assert "resume.ignored" in rig.kinds()
+    assert set(before) <= set(rig.checkpoints())
+
+
+def test_the_newest_checkpoint_is_missed_aloud(rig: Rig) -> None:
+    """The commander knows a checkpoint that this volume lacks: an older one or zero is not quietly good enough."""
+    first = rig.agent(mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 5))
+    eventually(lambda: rig.run()["newest_step"] >= 10, "step 10")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    (rig.root / "other").mkdir()
+    older = rig.agent(mock("--steps", 5), worker="pod-c", RELAY_L1_ROOT=str(rig.root / "other"))
+    assert older.wait() == 2
+    assert rig.run()["newest_checkpoint"] in older.says()
+    assert "checkpoint.missing" in rig.kinds()
+
+
+def test_a_run_may_be_told_to_restart_where_its_checkpoint_is_missing(rig: Rig) -> None:
+    first = rig.agent(mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 5))
+    eventually(lambda: rig.run()["newest_step"] >= 10, "step 10")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    (rig.root / "other").mkdir()
+    other = {"RELAY_L1_ROOT": str(rig.root / "other"), "ON_MISSING_CHECKPOINT": "restart"}
+    again = rig.agent(mock("--steps", 5, "--step-seconds", 0.01), worker="pod-c", **other)
+    assert again.wait() == 0, again.says()
+    assert rig.run()["attempts"][-1].get("started_step", 0) == 0
+
+
+def test_a_hub_wish_is_recorded_and_nothing_is_synced(rig: Rig) -> None:
+    assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), HF_REPO="me/model").wait() == 0
+    (wish,) = [event for event in rig.events() if event["event"] == "hub.wish"]
+    assert (wish["repo"], wish["dry_run"]) == ("me/model", "true")
+    assert "hub.wish" in rig.kinds()
+
+
+def test_the_shipped_trainers_learn_under_the_agent(rig: Rig) -> None:
+    agents = [
+        rig.agent(
+            None, worker="a", RUN_ID=f"{rig.run_id}.sft", CHAR_LM_STEPS="30", CHAR_LM_SAVE_EVERY="10", MODE="sft"
+        ),
+        rig.agent(None, worker="b", RUN_ID=f"{rig.run_id}.rl", CHAR_LM_STEPS="6", CHAR_LM_SAVE_EVERY="3", MODE="rl"),
+    ]
+    for agent in agents:
+        assert agent.wait(60) == 0, agent.says()
+    sft, rl = rig.run(f"{rig.run_id}.sft"), rig.run(f"{rig.run_id}.rl")
+    assert (sft["status"], sft["step"], rl["status"], rl["step"]) == ("completed", 30, "completed", 6)
+    assert sft["loss"] < sft["first_loss"]
+    assert rl["reward"] is not None
+
+
+def test_the_agent_is_small_and_has_its_own_name(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 500, "--step-seconds", 0.005, "--save-every", 50))
+    eventually(lambda: rig.run()["step"] >= 100, "100 steps")
+    status = Path(f"/proc/{agent.process.pid}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Name"] == "relay-agent"
+    assert int(fields["VmRSS"].split()[0]) < 45 * 1024
+
+
+def test_bad_surroundings_are_one_line_each(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cases = {
+        "RELAY_L1_ROOT": [str(tmp_path / "nowhere"), str(tmp_path / "file"), "relative"],
+        "MODE": ["dpo"],
+        "RUN_ID": ["a/b", "..", "x" * 129],
+        "COMMANDER_URL": ["ftp://x", "http://u:p@x:1"],
+        "RELAY_SHARED_SECRET": [""],
+        "SLIME_SFT_CMD": [],
+    }
+    for name, values in cases.items():
+        for value in values:
+            agent = rig.agent(mock(), **{name: value})
+            assert agent.wait() == 2, (name, value, agent.says())
+            (line,) = agent.says().splitlines()
+            assert line.startswith("relay-agent: ")
+            assert name in line or "volume" in line
+
+
+def test_help_and_version_are_quick_and_load_nothing_heavy() -> None:
+    code = (
+        "import sys; from relay_agent.cli import start; start(args=[sys.argv[1]]);"
+        "heavy = {'aiohttp', 'textual', 'huggingface_hub', 'yaml', 'asyncio'} & set(sys.modules);"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    for flag in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
