@@ -187,7 +187,8 @@ class DashboardApp(App[DashboardResult]):
         return self.screen if isinstance(self.screen, RelayScreen) else None
 
     def target(self) -> RunRow | None:
-        screen = self._relay_screen()
+        # Under a dialog it is still the run of the screen below.
+        screen = next((s for s in reversed(self.screen_stack) if isinstance(s, RelayScreen)), None)
         run_id = screen.target_run() if screen is not None else None
         return self.mirror.runs.get(run_id) if run_id is not None else None
 

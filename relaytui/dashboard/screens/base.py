@@ -54,8 +54,13 @@ class RelayScreen(Screen[None]):
         reason.display = not live and bool(self.mirror.link.reason)
         if reason.display:
             reason.refresh_content()
-        actions = [(action, self.relay.can(action.id)) for action in bar_actions(self.places())]
-        self.query_one(KeyBar).show_actions(actions)
+        actions = [action for action in bar_actions(self.places()) if action.id != "back" or self.can_go_back]
+        self.query_one(KeyBar).show_actions([(action, self.relay.can(action.id)) for action in actions])
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether escape does anything here."""
+        return bool(self.filter_text()) or len(self.app.screen_stack) > 1
 
     @property
     def stale(self) -> bool:

@@ -18,7 +18,7 @@ from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.facts import joined
 from relaytui.dashboard.screens.lists import lease_left
 from relaytui.dashboard.widgets.lines import Line, Lines
-from relaytui.dashboard.widgets.pieces import width_of
+from relaytui.dashboard.widgets.pieces import folded
 from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
@@ -31,33 +31,14 @@ LONGEST_TYPED = 24
 """A longer name than this is not asked to be typed; the word `force` is."""
 
 
-def folded(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
-    """Words onto as many lines as they need."""
-    lines: list[list[Piece]] = [[]]
-    used = 0
-    for text, ink in pieces:
-        for word in text.split(" "):
-            if not word:
-                continue
-            wide = width_of(word)
-            if used and used + 1 + wide > width:
-                lines.append([])
-                used = 0
-            if used:
-                lines[-1].append(Piece(" "))
-                used += 1
-            lines[-1].append(Piece(word, ink))
-            used += wide
-    return lines
-
-
 class Prose(Lines):
     """Lines that are as high as what they say."""
 
     DEFAULT_CSS = "Prose { height: auto; }"
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, folds: bool = True) -> None:
         super().__init__(id=id)
+        self._folds = folds
         self._paragraphs: list[list[Piece]] = []
 
     def say(self, *paragraphs: Sequence[Piece]) -> None:
@@ -68,6 +49,8 @@ class Prose(Lines):
             self.call_after_refresh(self.refresh_content)
 
     def _lines(self, width: int) -> list[Line]:
+        if not self._folds:
+            return list(self._paragraphs)
         return [line for paragraph in self._paragraphs for line in folded(paragraph, max(8, width))]
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
@@ -75,6 +58,18 @@ class Prose(Lines):
 
     def compose_lines(self, width: int) -> list[Line]:
         return self._lines(width)
+
+
+class Tick(Checkbox):
+    """A checkbox whose state is read without colours."""
+
+    BUTTON_LEFT = "["
+    BUTTON_RIGHT = "]"
+    BUTTON_INNER = " "
+
+    def watch_value(self) -> None:
+        self.BUTTON_INNER = "x" if self.value else " "
+        super().watch_value()
 
 
 class Dialog(ModalScreen[None]):
@@ -111,7 +106,7 @@ class RunDialog(Dialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="dialog", can_focus=False):
-            yield Prose(id="facts")
+            yield Prose(id="facts", folds=False)
             yield Prose(id="consequence")
             yield from self.compose_choices()
             yield Input(placeholder="why (goes into the history)", id="why", compact=True, max_length=500)
@@ -161,12 +156,14 @@ class RunDialog(Dialog):
             [
                 Piece("run     ", "muted"),
                 Piece(clean(row.run_id, 128), "strong"),
+                Piece("  "),
                 run_status(row.status),
+                Piece("  "),
                 Piece(f"epoch {row.epoch}", "muted"),
             ],
-            [*held, Piece("· " + report, "muted")],
+            [*held, Piece("  " + report, "muted")],
             lease,
-            [Piece(" ")],
+            [],
         )
         self.query_one("#consequence", Prose).say(*self.consequence(row, left))
         error = self._error
@@ -269,7 +266,7 @@ class ForceDialog(RunDialog):
     variant = "error"
 
     def compose_choices(self) -> ComposeResult:
-        yield Checkbox("the old pod is gone for certain: take over at once", id="gone", compact=True)
+        yield Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)
 
     def compose_typed(self) -> ComposeResult:
         yield Input(placeholder=f"type {self.word} to confirm", id="typed", compact=True, max_length=128)

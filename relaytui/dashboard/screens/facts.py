@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
 from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate, steps
-from relaytui.dashboard.glyphs import run_status
+from relaytui.dashboard.glyphs import event_ink, run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.lists import lease_piece
-from relaytui.dashboard.widgets.pieces import spread, width_of
-from relaytui.wire.rows import RunRow
+from relaytui.dashboard.widgets.pieces import folded, spread, width_of
+from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean
 
@@ -31,22 +31,31 @@ def heading(row: RunRow) -> list[Piece]:
     return [*pieces, Piece("  "), Piece(row.mode, "muted")]
 
 
-def holding(row: RunRow, now: float) -> list[Piece]:
-    """Who holds the run, under which epoch, for how long still."""
+def holding(row: RunRow, now: float) -> list[list[Piece]]:
+    """Who holds the run, for how long still, under which epoch, when it was heard: what matters most first."""
     if row.status.active and row.holder:
-        return joined(
+        return [
             [Piece("held by ", "muted"), Piece(clean(row.holder, 128))],
-            [Piece("epoch ", "muted"), Piece(str(row.epoch))],
             [Piece("lease ", "muted"), lease_piece(row, now)],
+            [Piece("epoch ", "muted"), Piece(str(row.epoch))],
             reported(row, now),
-        )
+        ]
     attempts = f"{row.attempts} attempt{'s' if row.attempts != 1 else ''}"
-    return joined(
+    return [
         [Piece("held by nobody", "muted")],
         [Piece("epoch ", "muted"), Piece(str(row.epoch))] if row.epoch else [],
         [Piece(attempts, "muted")] if row.attempts else [],
         reported(row, now),
-    )
+    ]
+
+
+def as_many_as_fit(left: list[Piece], groups: list[list[Piece]], width: int) -> list[Piece]:
+    """A line with the groups on its right; the last ones give way."""
+    for count in range(len(groups), 0, -1):
+        right = [*joined(*groups[:count]), Piece(" ")]
+        if sum(width_of(text) for text, _ in [*left, *right]) + 2 <= width:
+            return spread(left, right, width)
+    return left
 
 
 def reported(row: RunRow, now: float) -> list[Piece]:
@@ -104,17 +113,31 @@ def run_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
     """The head of a run's own screen: three lines."""
     now = mirror.now
     return [
-        spread(heading(row), [*holding(row, now), Piece(" ")], width),
+        as_many_as_fit(heading(row), holding(row, now), width),
         progress_line(row, width),
         spread([Piece(" "), *joined(metrics(row), saved(row))], [*why(row), Piece(" ")], width),
     ]
 
 
-def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
+def peek_lines(row: RunRow, mirror: Mirror) -> list[list[Piece]]:
     """The same below the list, whatever columns gave way."""
     now = mirror.now
     return [
         [*heading(row), Piece("  "), *why(row)],
-        [Piece(" "), *holding(row, now)],
+        [Piece(" "), *joined(*holding(row, now))],
         [Piece(" "), *joined(pace(row), metrics(row), saved(row))],
     ]
+
+
+def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:
+    """One event whole: what, about whom, by whom, and the message on two lines."""
+    head = joined(
+        [Piece(" "), Piece(clean(row.kind, 60), event_ink(row.kind))],
+        [Piece(clean(row.run_id, 128), "strong")] if row.run_id else [],
+        [Piece("epoch ", "muted"), Piece(str(row.epoch))] if row.epoch else [],
+        [Piece("by ", "muted"), Piece(clean(row.actor, 128))],
+        [Piece(ago(now - row.at))],
+    )
+    data = [Piece(clean(f"{name}={value}", 200), "muted") for name, value in row.data.items()]
+    lines = folded([Piece(clean(row.message, 1_000)), *data], max(8, width - 2))
+    return [head, *([Piece(" "), *line] for line in lines[:2])]

@@ -11,20 +11,44 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from relaytui.dashboard.actions import Action, Danger, Place, here, key_names
+from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
+from relaytui.dashboard.widgets.pieces import folded
+from relaytui.wire.status import RunStatus
 
-_STATES = "○ queued  ◔ leased  ● running  ◑ draining  ✓ completed  ✗ failed  ⊘ cancelled  ↯ preempted  ? lost"
+KEYS_WIDTH = 13
+STATE_WIDTH = 14
 
 
 class _Keys(Lines):
-    def __init__(self, lines: list[Line]) -> None:
+    """The table of keys, its words folded to the width there is."""
+
+    DEFAULT_CSS = "_Keys { height: auto; }"
+
+    def __init__(self, places: frozenset[Place]) -> None:
         super().__init__(id="help-keys")
-        self._lines = lines
-        self.styles.height = len(lines)
+        self._places = places
+
+    def get_content_height(self, container: object, viewport: object, width: int) -> int:
+        return len(self.compose_lines(width))
 
     def compose_lines(self, width: int) -> list[Line]:
-        return self._lines
+        inside = Place.LOG if Place.RUN in self._places else Place.LIST
+        moving = [action for action in here({inside}) if inside in action.where]
+        lines: list[Line] = [
+            *_table(here(self._places), width),
+            [],
+            [Piece("In the log" if inside is Place.LOG else "In the list", "strong")],
+            *_table(moving, width),
+            [],
+            [Piece("States", "strong")],
+        ]
+        across = max(1, width // STATE_WIDTH)
+        states = [run_status(status) for status in RunStatus]
+        padded = [Piece(f"{text:<{STATE_WIDTH}}", ink) for text, ink in states]
+        lines.extend(padded[start : start + across] for start in range(0, len(padded), across))
+        return lines
 
 
 class HelpScreen(ModalScreen[None]):
@@ -39,20 +63,8 @@ class HelpScreen(ModalScreen[None]):
         self._places = frozenset(places)
 
     def compose(self) -> ComposeResult:
-        inside = Place.LOG if Place.RUN in self._places else Place.LIST
-        main = here(self._places)
-        moving = [action for action in here({inside}) if inside in action.where]
-        lines: list[Line] = [
-            *_table(main),
-            [],
-            [Piece("In the log" if inside is Place.LOG else "In the list", "strong")],
-        ]
-        lines += [*_table(moving), [], [Piece("States", "strong")]]
-        words = _STATES.split("  ")
-        for start in range(0, len(words), 3):
-            lines.append([Piece("".join(f"{word:<15}" for word in words[start : start + 3]), "muted")])
         with VerticalScroll(id="dialog"):
-            yield _Keys(lines)
+            yield _Keys(self._places)
 
     def on_mount(self) -> None:
         box = self.query_one("#dialog", VerticalScroll)
@@ -70,9 +82,11 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#dialog").scroll_up(animate=False)
 
 
-def _table(actions: list[Action]) -> list[Line]:
-    lines: list[Line] = []
+def _table(actions: list[Action], width: int) -> list[list[Piece]]:
+    lines: list[list[Piece]] = []
     for action in actions:
-        asks = "" if action.danger is Danger.NONE else "  asks first"
-        lines.append([Piece(f"{key_names(action) or 'palette':<13}", "key"), Piece(action.help), Piece(asks, "warn")])
+        asks = [] if action.danger is Danger.NONE else [Piece("·\u00a0asks\u00a0first", "warn")]
+        for i, line in enumerate(folded([Piece(action.help), *asks], max(8, width - KEYS_WIDTH))):
+            keys = key_names(action) or "palette"
+            lines.append([Piece(f"{keys if i == 0 else '':<{KEYS_WIDTH}}", "key"), *line])
     return lines

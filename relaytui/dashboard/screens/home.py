@@ -11,12 +11,13 @@ from relaytui.client.link import LinkState
 from relaytui.dashboard.actions import Place
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.base import FilterInput, RelayScreen
-from relaytui.dashboard.screens.facts import peek_lines
+from relaytui.dashboard.screens.facts import event_lines, peek_lines
 from relaytui.dashboard.screens.lists import Item, ListSpec, list_specs
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import cut
 from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine
 from relaytui.dashboard.widgets.table import Table
+from relaytui.wire.rows import EventRow
 
 
 @dataclass
@@ -39,11 +40,14 @@ class Peek(Lines):
         self._home = home
 
     def compose_lines(self, width: int) -> list[Line]:
-        run_id = self._home.target_run()
-        row = self._home.mirror.runs.get(run_id) if run_id is not None else None
-        if row is None:
-            return []
-        return [[Piece("─" * width, "faint")], *peek_lines(row, self._home.mirror, width)]
+        home = self._home
+        rule: Line = [Piece("─" * width, "faint")]
+        event = home.selected_event()
+        if event is not None:
+            return [rule, *event_lines(event, home.mirror.now, width)]
+        run_id = home.target_run()
+        row = home.mirror.runs.get(run_id) if run_id is not None else None
+        return [rule, *peek_lines(row, home.mirror)] if row is not None else []
 
 
 class HomeScreen(RelayScreen):
@@ -87,6 +91,12 @@ class HomeScreen(RelayScreen):
         key = self.table.cursor_key
         item = (self.state.items or {}).get(key) if key is not None else None
         return item.run_id if item is not None else None
+
+    def selected_event(self) -> EventRow | None:
+        key = self.table.cursor_key
+        if self.current != "events" or key is None:
+            return None
+        return next((event for event in reversed(self.mirror.events) if str(event.id) == key), None)
 
     def show_list(self, name: str) -> None:
         self.query_one(FilterInput).display = False

@@ -217,11 +217,11 @@ def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
 
 EVENT_COLUMNS = (
     Column("time", "time", 8, 2),
-    Column("kind", "event", 14, 1, grow=10),
+    Column("kind", "event", 20, 1, grow=10),
     Column("run", "run", 9, 3, grow=15),
     Column("epoch", "ep", 3, 5, right=True),
     Column("actor", "by", 8, 4, grow=10),
-    Column("message", "what", 12, 0, grow=200),
+    Column("message", "what", 24, 0, grow=200),
 )
 
 

@@ -24,9 +24,9 @@ from relaytui.wire.rows import AttemptRow, CheckpointRow
 from relaytui.wire.text import clean
 
 ATTEMPT_COLUMNS = (
-    Column("epoch", "attempt", 7, 1, right=True),
+    Column("epoch", "ep", 3, 1, right=True),
     Column("outcome", "outcome", 12, 0),
-    Column("steps", "steps", 11, 2, grow=8, right=True),
+    Column("steps", "steps", 9, 2, grow=8, right=True),
     Column("worker", "worker", 8, 3, grow=12),
     Column("when", "", 8, 4, right=True),
     Column("message", "why", 12, 5, grow=60),

@@ -159,8 +159,13 @@ class LogView(ScrollView, can_focus=True):
         if self.following:
             self.new_below = 0
             if self.virtual_size.height != before or self.scroll_y != self.max_scroll_y:
-                self.scroll_to(y=self.max_scroll_y, animate=False)
+                self._stick()
+                self.call_after_refresh(self._stick)  # a scrollbar that appears changes how much fits
         self.refresh()
+
+    def _stick(self) -> None:
+        if self.following and self.scroll_y != self.max_scroll_y:
+            self.scroll_to(y=self.max_scroll_y, animate=False)
 
     # -- moving ---------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,26 @@ def spread(left: Sequence[Piece], right: Sequence[Piece], width: int) -> list[Pi
     return [*fit(left, width - have), *right]
 
 
+def folded(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
+    """Words onto as many lines as they need."""
+    lines: list[list[Piece]] = [[]]
+    used = 0
+    for text, ink in pieces:
+        for word in text.split(" "):
+            if not word:
+                continue
+            wide = width_of(word)
+            if used and used + 1 + wide > width:
+                lines.append([])
+                used = 0
+            if used:
+                lines[-1].append(Piece(" "))
+                used += 1
+            lines[-1].append(Piece(word, ink))
+            used += wide
+    return lines
+
+
 def strip_of(pieces: Iterable[Piece], ink: Ink, base: Style, *, width: int, over: Style | None = None) -> Strip:
     """A line as Textual draws it; `base` is the widget's background, `over` lies on top (cursor, dim)."""
     segments = []

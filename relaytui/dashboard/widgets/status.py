@@ -12,7 +12,7 @@ from relaytui.client.link import LinkState
 from relaytui.client.mirror import Mirror
 from relaytui.dashboard.actions import Action, key_name
 from relaytui.dashboard.format import age
-from relaytui.dashboard.glyphs import link_state
+from relaytui.dashboard.glyphs import link_state, run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import spread, width_of
@@ -51,19 +51,31 @@ class StatusLine(Lines):
             left += [Piece(f" {where}", "muted")]
         else:
             left += [Piece(f"  {where}", "muted")]
-        return [spread(left, self._counts(), width)]
+        # What gives way: first the words, then the address, then the runs that are over.
+        attempts = [
+            (left, self._counts(words=True)),
+            (left, self._counts()),
+            (left[:-1], self._counts()),
+            (left[:-1], self._counts(ended=False)),
+        ]
+        for head, counts in attempts:
+            if sum(width_of(text) for text, _ in [*head, *counts]) + 2 <= width:
+                return [spread(head, counts, width)]
+        return [left]
 
-    def _counts(self) -> list[Piece]:
+    def _counts(self, *, words: bool = False, ended: bool = True) -> list[Piece]:
+        """How many runs are in which state, in words, or where that is too long by their glyphs."""
         if not self._mirror.loaded:
             return []
         counts = Counter(row.status for row in self._mirror.runs.values())
         pieces: list[Piece] = []
         for status in _COUNTED:
-            if counts[status]:
-                pieces += [Piece(str(counts[status]), f"state-{status.value}"), Piece(f" {status.value}  ", "muted")]
+            if counts[status] and (ended or not status.ended):
+                glyph, ink = run_status(status)
+                said = f"{counts[status]} {status.value}" if words else f"{glyph[0]} {counts[status]}"
+                pieces += [Piece(said, ink), Piece("  ")]
         workers = sum(row.status is not WorkerStatus.OFFLINE for row in self._mirror.workers.values())
-        pieces += [Piece(str(workers), "strong"), Piece(f" worker{'s' if workers != 1 else ''} ", "muted")]
-        return pieces
+        return [*pieces, Piece(f"{workers} worker{'s' if workers != 1 else ''} ", "muted")]
 
 
 class Reason(Lines):
@@ -134,7 +146,7 @@ class KeyBar(Lines):
         for action, enabled in self._actions:
             key = key_name(action.keys[0])
             wide = width_of(key) + 1 + width_of(action.label) + 2
-            if x + wide > width + 2:
+            if x + wide - 2 > width - 1:
                 continue
             pieces += [
                 Piece(key, "key" if enabled else "faint"),

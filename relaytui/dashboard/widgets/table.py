@@ -25,7 +25,10 @@ HEADER = 1
 
 @dataclass(frozen=True)
 class Column:
-    """`width` cells at least; up to `grow` more where there is room. The highest `priority` gives way first."""
+    """`width` cells at least, up to `grow` more where its content needs them.
+
+    Columns grow in the order of `priority`; where room is short, the highest gives way first.
+    """
 
     key: str
     title: str
@@ -51,8 +54,11 @@ class _Placed:
     width: int
 
 
-def place_columns(columns: Sequence[Column], width: int, gap: int) -> list[_Placed]:
-    """Which columns fit, in their order, and where. The most important one is always there, cut if it must be."""
+def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, gap: int) -> list[_Placed]:
+    """Which columns fit, in their order, and where; `needs` says how wide the content of each is.
+
+    The most important one is always there, cut if it must be.
+    """
     kept = list(range(len(columns)))
 
     def needed() -> int:
@@ -62,16 +68,10 @@ def place_columns(columns: Sequence[Column], width: int, gap: int) -> list[_Plac
         kept.remove(max(kept, key=lambda i: (columns[i].priority, i)))
     spare = width - needed()
     widths = {i: min(columns[i].width, width) for i in kept}
-    growing = [i for i in kept if columns[i].grow]
-    while spare > 0 and growing:
-        for i in list(growing):
-            if spare <= 0:
-                break
-            if widths[i] < columns[i].width + columns[i].grow:
-                widths[i] += 1
-                spare -= 1
-            else:
-                growing.remove(i)
+    for i in sorted(kept, key=lambda i: (columns[i].priority, i)):
+        more = max(0, min(needs[i] - widths[i], columns[i].grow, spare))
+        widths[i] += more
+        spare -= more
     placed, x = [], 0
     for i in kept:
         placed.append(_Placed(columns[i], i, x, widths[i]))
@@ -131,7 +131,8 @@ class Table(ScrollView, can_focus=True):
         self._at: dict[str, int] = {}
         self._strips: dict[tuple[str, bool], Strip] = {}
         self._placed: list[_Placed] = []
-        self._placed_for = -1
+        self._placed_for: tuple[int, tuple[int, ...]] = (-1, ())
+        self._needs: tuple[int, ...] = tuple(column.width for column in self._columns)
         self._notice: tuple[tuple[Piece, ...], ...] = ()
         self._sorted_by: tuple[str, bool] | None = None
         self.stale = False
@@ -153,6 +154,7 @@ class Table(ScrollView, can_focus=True):
             for key in changed | gone:
                 self._forget(key)
             self._keep_selection(cursor_before)
+            self._needs = tuple(self._need(i, column) for i, column in enumerate(self._columns))
             if shape_changed:
                 self.virtual_size = Size(0, len(rows) + HEADER)
             self.refresh()
@@ -169,6 +171,12 @@ class Table(ScrollView, can_focus=True):
             self._notice = said
             if not rows:
                 self.refresh()
+
+    def _need(self, index: int, column: Column) -> int:
+        """How many cells the widest content of a growing column takes."""
+        if not column.grow:
+            return column.width
+        return max((sum(width_of(text) for text, _ in row.cells[index]) for row in self.rows), default=column.width)
 
     def set_sorted(self, column: str, reverse: bool) -> None:
         if self._sorted_by != (column, reverse):
@@ -277,9 +285,9 @@ class Table(ScrollView, can_focus=True):
 
     def _layout(self) -> list[_Placed]:
         width = self.scrollable_content_region.width
-        if width != self._placed_for:
-            self._placed_for = width
-            self._placed = place_columns(self._columns, max(1, width - 2), 2 if width >= 50 else 1)
+        if (width, self._needs) != self._placed_for:
+            self._placed_for = (width, self._needs)
+            self._placed = place_columns(self._columns, self._needs, max(1, width - 2), 2 if width >= 50 else 1)
             self._strips.clear()
         return self._placed
 
