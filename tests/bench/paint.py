@@ -19,11 +19,13 @@ from tests.bench.load.agents import acquire_all, understood
 from tests.bench.load.websocket import ClosedError
 from tests.bench.rounds import Bench, Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured
-from tests.bench.screen import Shown, Terminal, has, has_line, terminal_environment
+from tests.bench.screen import Shown, Terminal, both, has, has_line, terminal_environment
 
 RUNS = 3
-HEADER = ("status", "run", "holder", "step", "loss")
-"""Words of the runs table's header, as far as its order and case are nobody's business here."""
+HEADER = has_line("run", "status", "step", "loss", "holder")
+"""The runs table's header; order and looks of its columns are nobody's business here."""
+FULL = both(HEADER, has_line("help", "quit"))
+"""The first full frame: from the header down to the footer with its keys."""
 
 
 def run(setting: Setting) -> list[Row]:
@@ -34,7 +36,7 @@ def run(setting: Setting) -> list[Row]:
     def embedded() -> Figures:
         state = setting.folder / f"embedded-{next(numbers)}"
         argv = [dashboard, "--state", str(state), "--port", "0"]
-        return painted("dashboard, embedded", argv, setting.folder, {"first": has_line(*HEADER)})
+        return painted("dashboard, embedded", argv, setting.folder, {"first": FULL})
 
     with commander(setting.folder) as serving:
         run_ids = asyncio.run(populate(serving))
@@ -46,7 +48,7 @@ def run(setting: Setting) -> list[Row]:
                     "dashboard, attached",
                     attach,
                     setting.folder,
-                    {"first": has_line(*HEADER), "runs": has(*run_ids)},
+                    {"first": FULL, "runs": has(*run_ids)},
                 ),
                 "dashboard, embedded": embedded,
             },

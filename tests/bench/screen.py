@@ -40,6 +40,10 @@ def has_line(*words: str) -> Shown:
     return lambda lines: any(all(word in line.lower() for word in lowered) for line in lines)
 
 
+def both(one: Shown, other: Shown) -> Shown:
+    return lambda lines: one(lines) and other(lines)
+
+
 class Terminal:
     """Runs `argv` in a pty from `start()` on. What it writes is kept with its time and put on a screen afterwards,
     so that watching costs the program nothing."""
