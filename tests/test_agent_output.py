@@ -181,7 +181,7 @@ def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
             assert report.n == n
             n += len(report.lines)
         elif isinstance(report, Gap):
-            assert (report.n, report.count) == (n, 40)
+            assert (report.n, report.count) == (n, 39), "the end of what was begun is one of the forty"
             n += report.count
     steps = [report for report in reports if isinstance(report, Step)]
     assert [(step.step, step.total, step.metrics) for step in steps] == [(1, 9, {"loss": 3.0})]

@@ -37,10 +37,12 @@ class Follower:
         self._take(self._lines.feed(data, self._clock.boot()))
 
     def skip(self, lines: int) -> None:
-        """`lines` lines were too many to be read; they are in the log."""
-        self._take(self._lines.finish())
+        """`lines` ends of lines were not read; they are in the log."""
+        begun = self._lines.finish()
+        self._take(begun)
         self._lines.skip()
-        if lines:
+        lines -= 1 if begun else 0  # the first end belongs to what was begun
+        if lines > 0:
             self._report(Gap(self._clock.wall(), self._n, lines))
             self._n += lines
             self._wake()

@@ -15,6 +15,7 @@ from __future__ import annotations
 # ruff: noqa: SIM105 - contextlib is not worth its memory here
 import _queue
 import _thread
+import fcntl
 import os
 import select
 import signal
@@ -39,6 +40,11 @@ STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the gr
 KILL = b"K"
 
 CHUNK = 256 * 1024
+PIPE = 1 << 20
+RUSH = 8
+"""Reads in a row, each within RUSH_GAP seconds of the last, after which output is let gather for RUSH_PAUSE: a trainer
+that prints without pause costs little, and one that prints now and then is heard at once."""
+RUSH_GAP, RUSH_PAUSE = 0.001, 0.002
 LOG_QUEUE = 16  # chunks that may wait for a slow volume before the trainer has to
 LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -175,6 +181,8 @@ class Guardian:
         self.code: int | None = None
         self.out = -1
         self.printed = 0
+        self.read_at = 0.0
+        self.rush = 0
         self.pending = b""  # what the agent has not taken yet
         self.skipped = False  # it missed some output and has to be told how far it got
         self.told_trouble = ""
@@ -217,6 +225,10 @@ class Guardian:
             self.tell(REFUSED, reason)
             return False
         os.set_blocking(self.out, False)
+        try:
+            fcntl.fcntl(self.out, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE)
+        except OSError:
+            pass  # a smaller pipe does too
         self.tell(STARTED, str(self.pid).encode())
         return True
 
@@ -265,6 +277,11 @@ class Guardian:
         """Take one chunk of what the trainer printed; False when there is none for now."""
         if self.out < 0:
             return False
+        now = time.monotonic()
+        self.rush = self.rush + 1 if now - self.read_at < RUSH_GAP else 0
+        if self.rush > RUSH:
+            time.sleep(RUSH_PAUSE)
+        self.read_at = time.monotonic()
         try:
             data = os.read(self.out, CHUNK)
         except BlockingIOError:

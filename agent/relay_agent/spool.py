@@ -15,9 +15,9 @@ from relaytui.wire.messages import MAX_FRAME, MAX_REPORTS, Reports
 from relaytui.wire.reports import AnyReport, Event, Gap, Log, Step
 from relaytui.wire.status import Stream
 
-BOUND = 4 << 20
+BOUND = 2 << 20
 """Size of telemetry that may wait, as `size` counts it: about characters."""
-FRAME = 256 << 10
+FRAME = 128 << 10
 """Size of one frame at most. Text takes up to four bytes a character, so this stays below MAX_FRAME."""
 MERGE_LINES = 1_000
 MERGE_SIZE = 64 << 10

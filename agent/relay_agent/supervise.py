@@ -61,7 +61,7 @@ class Supervised:
         own_children.add(self._guardian.pid)
         theirs.close()
         self._socket = ours
-        reader, writer = await asyncio.open_connection(sock=ours, limit=4 * guardian.CHUNK)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
         self._task = asyncio.create_task(self._listen(reader, writer), name="guardian")
         return await self._started
 
