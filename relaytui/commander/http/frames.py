@@ -50,7 +50,8 @@ def read_frame(data: bytes) -> AgentMessage | Frame:
     try:
         message = _message.decode(data)
         if type(message) is not Envelope:
-            return message
+            other: AgentMessage = message
+            return other
         raw = bytes(message.reports)
         reports = _reports.decode(raw)
     except msgspec.ValidationError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -27,7 +26,7 @@ from relaytui.commander.model.run import Cause, Run, change
 from relaytui.commander.services import endings
 from relaytui.commander.services.board import Board
 from relaytui.commander.store import attempts, checkpoints, history, runs
-from relaytui.commander.store.writer import Tx, Writer
+from relaytui.commander.store.writer import Done, Gather, Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.proof import token_hash
@@ -72,6 +71,8 @@ class Leases:
         self.boot_id = clock.boot_id()
         self._swept = clock.boot()
         self.length = length
+        # One object, so that renewals that wait are known as alike.
+        self._renewals: Gather[runs.Claim, Extended | Refuse] = self._renew_in
 
     def token(self, salt: bytes, run_id: str, epoch: int) -> str:
         """Made again from the state key, so that a retry gets the same one and none is stored."""
@@ -155,16 +156,19 @@ class Leases:
         run_id: str,
         epoch: int,
         token: str,
-        done: Callable[[Extended | Refuse | None, BaseException | None], None],
+        done: Done,
     ) -> None:
-        """`done` is called after the commit; an ordinary renewal is one statement."""
-        hashed = token_hash(token)
-        self._writer.submit(lambda tx: self._renew_in(tx, run_id, epoch, hashed), done)
+        """`done(Extended | Refuse)` is called after the commit; all ordinary renewals that wait are one statement."""
+        self._writer.submit_to(self._renewals, (run_id, epoch, token_hash(token)), done)
 
-    def _renew_in(self, tx: Tx, run_id: str, epoch: int, hashed: bytes) -> Extended | Refuse:
+    def _renew_in(self, tx: Tx, claims: list[runs.Claim]) -> list[Extended | Refuse | BaseException]:
         expires = self._clock.boot() + self.length
-        if runs.extend(tx, run_id, epoch, hashed, self.boot_id, expires):
-            return Extended(self.length)
+        renewed = runs.extend_many(tx, claims, self.boot_id, expires)
+        plain = Extended(self.length)
+        return [plain if claim in renewed else self._renew_closely(tx, *claim, expires) for claim in claims]
+
+    def _renew_closely(self, tx: Tx, run_id: str, epoch: int, hashed: bytes, expires: float) -> Extended | Refuse:
+        """What is no ordinary renewal: a lease to revive, or an answer why not."""
         run = runs.get(tx, run_id)
         lease = runs.get_lease(tx, run_id)
         attempt = attempts.get(tx, run_id, epoch)

@@ -16,7 +16,7 @@ from relaytui.commander.services.hub import Hub
 from relaytui.commander.services.reports import Missing, wrong_stream
 from relaytui.commander.store import attempts
 from relaytui.commander.store import telemetry as store
-from relaytui.commander.store.writer import Tx, Writer
+from relaytui.commander.store.writer import Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import encode
 from relaytui.wire.feed import Point
@@ -114,10 +114,7 @@ class Telemetry:
         if last_seq > stream.published:
             stream.published = last_seq
             self._show(summary.last, reports)
-        frame_of = (first_seq, last_seq, summary.first_line, summary.last_line, summary.last.reported_at)
-
-        def unit(tx: Tx) -> None:
-            store.add_frame(tx, stream.id, store.Frame(*frame_of, data), summary.last)
+        frame = store.Frame(first_seq, last_seq, summary.first_line, summary.last_line, summary.last.reported_at, data)
 
         def done(_: None, error: BaseException | None) -> None:
             if error is None:
@@ -126,7 +123,7 @@ class Telemetry:
                 stream.broken = True
             acked(stream.committed, error)
 
-        self._telemetry.submit(unit, done)
+        self._telemetry.submit_to(store.add_frames, (stream.id, frame, summary.last), done)
         return None
 
     def _show(self, last: store.Last, reports: Sequence[AnyReport]) -> None:
@@ -162,42 +159,44 @@ class _Summary:
 
 def _summary(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int) -> _Summary:
     """What a frame makes of the last values; RelayError where a report is of the other stream."""
-    newest: Step | None = None
-    total, rate, first_loss = before.total, before.rate, before.first_loss
-    first_line = last_line = 0
-    metrics = before.metrics
-    for report in reports:
-        kind = type(report)
-        if kind is Step:
-            assert isinstance(report, Step)
-            newest = report
-            if report.metrics:
-                if metrics is before.metrics:
-                    metrics = dict(metrics)
-                metrics.update(report.metrics)
-                if first_loss is None:
-                    first_loss = report.metrics.get("loss")
+    steps = [report for report in reports if isinstance(report, Step)]
+    first_line, last_line = _line_span(reports, len(steps))
+    step, total, rate, metrics, first_loss = before.step, before.total, before.rate, before.metrics, before.first_loss
+    if steps:
+        metrics = dict(metrics)
+        for report in steps:
+            metrics.update(report.metrics)
             if report.total is not None:
                 total = report.total
-            rate = report.rate
-        elif kind is Log:
-            assert isinstance(report, Log)
-            if report.lines:
-                first_line = first_line or report.n
-                last_line = report.n + len(report.lines) - 1
-        elif kind is Gap:
-            assert isinstance(report, Gap)
-            first_line = first_line or report.n
-            last_line = max(last_line, report.n + max(report.count, 1) - 1)
-        else:
-            raise wrong_stream(report, "telemetry")
+        step, rate = steps[-1].step, steps[-1].rate
+        if first_loss is None and "loss" in metrics:
+            first_loss = next((report.metrics["loss"] for report in steps if "loss" in report.metrics), None)
     if len(metrics) > MAX_METRICS:
         metrics = _fewer(metrics)
     last = store.Last(
         before.run_id, before.epoch, last_seq, max(before.lines, last_line), at,
-        before.step if newest is None else newest.step, total, rate, metrics, first_loss,
+        step, total, rate, metrics, first_loss,
     )  # fmt: skip
     return _Summary(last, first_line, last_line)
+
+
+def _line_span(reports: Sequence[AnyReport], steps: int) -> tuple[int, int]:
+    """Numbers of the first and last line, gaps included, 0 where there is none."""
+    first = last = 0
+    others = 0
+    for report in reports:
+        if isinstance(report, Log):
+            if report.lines:
+                first = first or report.n
+                last = report.n + len(report.lines) - 1
+            others += 1
+        elif isinstance(report, Gap):
+            first = first or report.n
+            last = report.n + max(report.count, 1) - 1
+            others += 1
+    if steps + others != len(reports):
+        raise wrong_stream(next(r for r in reports if not isinstance(r, Step | Log | Gap)), "telemetry")
+    return first, last
 
 
 def _fewer(metrics: dict[str, Number]) -> dict[str, Number]:

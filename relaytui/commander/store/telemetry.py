@@ -41,12 +41,13 @@ class Frame(Struct, frozen=True):
 LAST = "run_id, epoch, last_seq, lines, reported_at, step, total, rate, metrics, first_loss"
 _GET = f"SELECT id, {LAST} FROM streams WHERE run_id = ? AND epoch = ?"  # noqa: S608 - names are ours
 _ALL = f"SELECT {LAST} FROM streams ORDER BY run_id, epoch"  # noqa: S608 - names are ours
-_INSERT_FRAME = (
-    "INSERT INTO frames (stream, first_seq, last_seq, first_line, last_line, at, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+_INSERT = "INSERT INTO frames (stream, first_seq, last_seq, first_line, last_line, at, data) VALUES "
+_INSERTS = [(count, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)) for count in (16, 4, 1)]
+_WHERE = "SELECT id, last_seq FROM streams WHERE id IN (SELECT value FROM json_each(?))"
 _UPDATE = (
-    "UPDATE streams SET last_seq = ?, lines = ?, reported_at = ?, step = ?, total = ?, rate = ?, metrics = ?, "
-    "first_loss = ? WHERE id = ? AND last_seq = ?"
+    "UPDATE streams SET last_seq = value ->> 1, lines = value ->> 2, reported_at = value ->> 3, step = value ->> 4, "
+    "total = value ->> 5, rate = value ->> 6, metrics = value -> 7, first_loss = value -> 8 "
+    "FROM json_each(?) WHERE streams.id = value ->> 0"
 )
 
 
@@ -76,18 +77,35 @@ def all_streams(tx: Tx) -> list[Last]:
     return [last_row(row) for row in tx.execute(_ALL)]
 
 
-def add_frame(tx: Tx, stream: int, frame: Frame, last: Last) -> None:
-    """The frame and the values after it; OutOfStepError where the stream is not right before it."""
-    moved = tx.execute(
-        _UPDATE,
-        (last.last_seq, last.lines, last.reported_at, last.step, last.total, last.rate,
-         orjson.dumps(last.metrics).decode(),
-         None if last.first_loss is None else orjson.dumps(last.first_loss).decode(),
-         stream, frame.first_seq - 1),
-    )  # fmt: skip
-    if moved.rowcount != 1:
-        raise OutOfStepError
-    tx.execute(
-        _INSERT_FRAME,
-        (stream, frame.first_seq, frame.last_seq, frame.first_line, frame.last_line, frame.at, frame.data),
-    )
+def add_frames(tx: Tx, added: list[tuple[int, Frame, Last]]) -> list[BaseException | None]:
+    """Frames of any streams with the values after each, in few statements.
+
+    OutOfStepError for a frame whose stream is not right before it.
+    """
+    asked = orjson.dumps(list({stream for stream, _, _ in added})).decode()
+    at: dict[int, int] = dict(tx.execute(_WHERE, (asked,)).fetchall())
+    results: list[BaseException | None] = []
+    rows: list[Any] = []
+    lasts: dict[int, Last] = {}
+    for stream, frame, last in added:
+        if at.get(stream) != frame.first_seq - 1:
+            results.append(OutOfStepError(f"{last.run_id} epoch {last.epoch} is at {at.get(stream)}"))
+            continue
+        at[stream] = frame.last_seq
+        lasts[stream] = last
+        rows += (
+            stream, frame.first_seq, frame.last_seq, frame.first_line, frame.last_line, frame.at, frame.data
+        )  # fmt: skip
+        results.append(None)
+    start = 0
+    for count, insert in _INSERTS:
+        while len(rows) - start >= 7 * count:
+            tx.execute(insert, rows[start : start + 7 * count])
+            start += 7 * count
+    values = [
+        (stream, last.last_seq, last.lines, last.reported_at, last.step, last.total, last.rate, last.metrics,
+         last.first_loss)
+        for stream, last in lasts.items()
+    ]  # fmt: skip
+    tx.execute(_UPDATE, (orjson.dumps(values).decode(),))
+    return results

@@ -7,17 +7,20 @@ unit has a savepoint: one that fails is undone alone. Answers go out after COMMI
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from relaytui.commander.store.changes import Change
 from relaytui.wire.errors import Exit, RelayError
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
 MAX_BATCH = 2_000
@@ -35,7 +38,18 @@ class Tx:
 
 
 Unit = Callable[[Tx], T]
+Gather = Callable[[Tx, list[Item]], list[T | BaseException]]
+"""Does for many items at once what would take a unit each; one result or error an item, in order."""
 Done = Callable[[Any, BaseException | None], None]
+_Answer = tuple[Done, Any, BaseException | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    unit: Unit[Any] | None
+    gather: Gather[Any, Any] | None
+    item: Any
+    done: Done
 
 
 class Writer:
@@ -48,16 +62,27 @@ class Writer:
         self._name = name
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[tuple[Unit[Any], Done] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"relay-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, unit: Unit[T], done: Done) -> None:
         """`done(result, None)` or `done(None, error)` is called in the loop, after the commit or the failure."""
+        self._put(_Work(unit, None, None, done))
+
+    def submit_to(self, gather: Gather[Item, Any], item: Item, done: Done) -> None:
+        """As `submit`, with whatever else waits for the same `gather` in one go: few statements for many items.
+
+        Each statement lets go of the interpreter lock and has to win it back from the loop, so under load their
+        number counts more than their work.
+        """
+        self._put(_Work(None, gather, item, done))
+
+    def _put(self, work: _Work) -> None:
         if self._closed:
             raise RelayError("stopping", "the commander is stopping", "try again in a moment", status=503)
-        self._queue.put((unit, done))
+        self._queue.put(work)
 
     async def run(self, unit: Unit[T]) -> T:
         """The unit's result, committed. Cancelling the wait does not undo the unit."""
@@ -107,46 +132,60 @@ class Writer:
                 break
         self._db.close()
 
-    def _commit(
-        self, batch: list[tuple[Unit[Any], Done]]
-    ) -> tuple[list[tuple[Done, Any, BaseException | None]], list[Change]]:
+    def _commit(self, batch: list[_Work]) -> tuple[list[_Answer], list[Change]]:
         tx = Tx(self._db)
-        execute, changes = tx.execute, tx.changes
-        answers: list[tuple[Done, Any, BaseException | None]] = []
+        answers: list[_Answer] = []
         try:
-            execute("BEGIN IMMEDIATE")
-            for unit, done in batch:
-                mark = len(changes)
-                execute("SAVEPOINT unit")
-                try:
-                    result = unit(tx)
-                except Exception as error:
-                    if not self._db.in_transaction:
-                        raise  # SQLite gave up the whole transaction: disk full, I/O error, out of memory
-                    execute("ROLLBACK TO unit")
-                    del changes[mark:]
-                    answers.append((done, None, error))
+            tx.execute("BEGIN IMMEDIATE")
+            for gather, group in itertools.groupby(batch, key=lambda work: work.gather):
+                works = list(group)
+                if gather is None:
+                    for work in works:
+                        assert work.unit is not None
+                        unit = work.unit
+                        self._guarded(tx, lambda tx, unit=unit: [unit(tx)], [work], answers)  # type: ignore[misc]
                 else:
-                    answers.append((done, result, None))
-                execute("RELEASE unit")
-            execute("COMMIT")
+                    items = [work.item for work in works]
+                    self._guarded(tx, lambda tx, g=gather, i=items: g(tx, i), works, answers)  # type: ignore[misc]
+            tx.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - nothing of this batch is stored, and each waiter is told
-            log.error("%s.db: a transaction failed: %s", self._name, error)
-            if self._db.in_transaction:
-                try:
-                    execute("ROLLBACK")
-                except sqlite3.Error as worse:
-                    log.error("%s.db: rollback failed: %s", self._name, worse)
-            failure = RelayError(
-                "storage", f"{self._name}.db did not take it: {error}", "see the disk of the commander",
-                exit_code=Exit.STATE, status=503,
-            )  # fmt: skip
-            return [(done, None, failure) for _, done in batch], []
-        return answers, changes
+            return self._give_up(batch, error), []
+        return answers, tx.changes
+
+    def _guarded(self, tx: Tx, body: Callable[[Tx], list[Any]], works: list[_Work], answers: list[_Answer]) -> None:
+        """Runs `body` in a savepoint of its own: what fails is undone alone."""
+        mark = len(tx.changes)
+        tx.execute("SAVEPOINT unit")
+        try:
+            results = body(tx)
+        except Exception as error:
+            if not self._db.in_transaction:
+                raise  # SQLite gave up the whole transaction: disk full, I/O error, out of memory
+            tx.execute("ROLLBACK TO unit")
+            del tx.changes[mark:]
+            answers.extend((work.done, None, error) for work in works)
+        else:
+            for work, result in zip(works, results, strict=True):
+                failed = isinstance(result, BaseException)
+                answers.append((work.done, None, result) if failed else (work.done, result, None))
+        tx.execute("RELEASE unit")
+
+    def _give_up(self, batch: list[_Work], error: Exception) -> list[_Answer]:
+        log.error("%s.db: a transaction failed: %s", self._name, error)
+        if self._db.in_transaction:
+            try:
+                self._db.execute("ROLLBACK")
+            except sqlite3.Error as worse:
+                log.error("%s.db: rollback failed: %s", self._name, worse)
+        failure = RelayError(
+            "storage", f"{self._name}.db did not take it: {error}", "see the disk of the commander",
+            exit_code=Exit.STATE, status=503,
+        )  # fmt: skip
+        return [(work.done, None, failure) for work in batch]
 
     # -- in the loop ---------------------------------------------------------------------------------------------
 
-    def _deliver(self, answers: list[tuple[Done, Any, BaseException | None]], changes: list[Change]) -> None:
+    def _deliver(self, answers: list[_Answer], changes: list[Change]) -> None:
         if changes:
             try:
                 self._on_commit(changes)
