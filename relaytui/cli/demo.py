@@ -30,6 +30,7 @@ from relaytui.wire.numbers import Number
 if TYPE_CHECKING:
     from relaytui.cli.director import Director
 
+HEADLESS_STEPS, LIVE_STEPS = 240, 900
 LEASE_SECONDS = 6.0
 """Short, so that the killed agent's run is free again while one watches."""
 KEEP_LAST = 4
@@ -40,9 +41,10 @@ VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 @click.command()
 @click.option("--headless", is_flag=True, help="No dashboard: run for --seconds, then print a report.")
 @click.option("--seconds", type=click.FloatRange(5, 3600), default=60, show_default=True, help="With --headless.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep everything here, for a look.")
+@click.option("--steps", type=click.IntRange(40, 100_000), help="Steps of each run. [240; 900 in the dashboard]")
+@click.option("--folder", type=click.Path(path_type=Path), help="Keep everything in this new folder, for a look.")
 @json_option
-def demo(headless: bool, seconds: float, folder: Path | None, as_json: bool) -> int:
+def demo(headless: bool, seconds: float, steps: int | None, folder: Path | None, as_json: bool) -> int:
     """Real training on this machine, live: two runs, three agents, one of them killed with SIGKILL.
 
     Pod A trains a small character model, pod B tunes one by reward, pod C waits. When pod A is killed its lease runs
@@ -55,24 +57,22 @@ def demo(headless: bool, seconds: float, folder: Path | None, as_json: bool) -> 
         except RelayError as error:
             error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
             raise
-    with _stage(folder) as (root, endpoint, fleet):
+    with _stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS)) as (root, endpoint, fleet):
         if headless:
             return asyncio.run(_headless(root, endpoint, fleet, seconds, as_json))
         return _live(root, endpoint, fleet)
 
 
 @contextlib.contextmanager
-def _stage(folder: Path | None) -> Iterator[tuple[Path, Endpoint, Fleet]]:
+def _stage(folder: Path | None, steps: int) -> Iterator[tuple[Path, Endpoint, Fleet]]:
     """Commander and pods, running; all of it gone afterwards."""
     from relaytui.commander.embedded import EmbeddedCommander
     from relaytui.commander.settings import CommanderSettings
 
     with contextlib.ExitStack() as stack:
-        root = (
-            folder.resolve() if folder else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
-        )
+        root = _folder(folder, stack)
         volume = root / "volume"
-        volume.mkdir(parents=True, exist_ok=True)
+        volume.mkdir()
         secret = secrets.token_hex(32)
         settings = CommanderSettings.from_env(
             {"RELAY_SHARED_SECRET": secret, "RELAY_L1_ROOT": str(volume), "RELAY_CKPT_KEEP_LAST_N": str(KEEP_LAST)},
@@ -92,8 +92,8 @@ def _stage(folder: Path | None) -> Iterator[tuple[Path, Endpoint, Fleet]]:
                 "RELAY_SHARED_SECRET": secret,
                 "RELAY_L1_ROOT": str(volume),
                 "RELAY_STAMP": "1",
-                "CHAR_LM_STEPS": "240",
-                "CHAR_LM_SAVE_EVERY": "20",
+                "CHAR_LM_STEPS": str(steps),
+                "CHAR_LM_SAVE_EVERY": str(max(10, steps // 20)),
                 "CHAR_LM_STEP_SECONDS": "0.1",
             },
         )
@@ -102,6 +102,26 @@ def _stage(folder: Path | None) -> Iterator[tuple[Path, Endpoint, Fleet]]:
         fleet.start(OTHER, RL, "rl")
         fleet.start(SPARE, SFT, "sft")
         yield root, endpoint, fleet
+
+
+def _folder(named: Path | None, stack: contextlib.ExitStack) -> Path:
+    if named is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
+    try:
+        named.mkdir(parents=True, exist_ok=True)
+        used = any(named.iterdir())
+    except OSError as error:
+        raise RelayError(
+            "folder", f"{named}: {error.strerror}", "name another --folder", exit_code=Exit.USAGE
+        ) from None
+    if used:
+        raise RelayError(
+            "folder",
+            f"{named} is not empty",
+            "name a new --folder: an old demo's runs have ended",
+            exit_code=Exit.USAGE,
+        )
+    return named.resolve()
 
 
 def _director(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:

@@ -1,0 +1,360 @@
+"""`relay-tui` from a shell: stdout is data, stderr is words, exit codes are an interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RELAY = Path(sys.executable).with_name("relay-tui")
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_") and name != "PORT"}
+    return {**kept, **more}
+
+
+def relay(
+    *arguments: str | Path, env: dict[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [RELAY, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=env or clean_environment(),
+    )
+
+
+class Served:
+    """A commander of its own process, with one run held by one worker of the original's kind."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.process = subprocess.Popen(
+            [RELAY, "serve", "--json", "--port", "0", "--state", state],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        )
+        assert self.process.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            line = self.process.stdout.readline()
+            assert line, self.process.stderr.read() if self.process.stderr else ""
+            text += line
+        self.url: str = json.loads(text)["url"]
+
+    def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        import urllib.request
+
+        request = urllib.request.Request(
+            self.url + path,
+            data=json.dumps(body).encode(),
+            headers={"X-Relay-Secret": self.secret, "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            result: dict[str, Any] = json.load(answer)
+            return result
+
+    @property
+    def secret(self) -> str:
+        return relay("token", "worker", "--state", self.state).stdout.strip()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    commander = Served(tmp_path_factory.mktemp("commander") / "state")
+    grant = commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "tiny"})
+    assert grant["status"] == "granted"
+    body = {"lease_token": grant["lease_token"], "run_id": "tiny", "step": 7, "status": "RUNNING", "msg": "hello"}
+    commander.call("/api/job/report", body)
+    yield commander
+    commander.stop()
+
+
+def test_version_and_help_are_quick_and_load_no_screen() -> None:
+    probe = (
+        "import sys; sys.argv=['relay-tui','--version']\n"
+        "from relaytui.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "loaded = {'textual', 'aiohttp', 'huggingface_hub', 'sqlite3'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("relay-tui 0.")
+
+
+def test_help_teaches_commands_and_exit_codes() -> None:
+    words = relay("--help").stdout
+    for word in ("serve", "status", "runs", "events", "force-acquire", "drain", "print-lium-command", "demo", "77"):
+        assert word in words
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve",
+        "status",
+        "runs",
+        "workers",
+        "events",
+        "log",
+        "force-acquire",
+        "drain",
+        "token",
+        "print-lium-command",
+        "demo",
+    ],
+)
+def test_every_command_has_help(command: str) -> None:
+    done = relay(command, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage:")
+
+
+def test_status_runs_workers_events_print_data(served: Served) -> None:
+    state = ("--state", served.state)
+    status = json.loads(relay("status", *state, "--json").stdout)
+    assert status["url"] == served.url
+    assert status["runs"] == {"running": 1}
+    (run,) = json.loads(relay("runs", *state, "--json").stdout)["runs"]
+    assert (run["run_id"], run["holder"], run["step"], run["epoch"]) == ("tiny", "pod-1", 7, 1)
+    detail = json.loads(relay("runs", "tiny", *state, "--json").stdout)
+    assert [attempt["worker"] for attempt in detail["attempts"]] == ["pod-1"]
+    kinds = [event["kind"] for event in json.loads(relay("events", *state, "--json").stdout)["events"]]
+    assert "lease.granted" in kinds
+    table = relay("runs", *state).stdout
+    assert table.splitlines()[0].split()[:3] == ["RUN", "STATUS", "HOLDER"]
+    assert "tiny" in table
+    assert relay("workers", *state, "--json").returncode == 0
+
+
+def test_options_may_stand_before_the_command(served: Served) -> None:
+    assert json.loads(relay("--state", served.state, "status", "--json").stdout)["url"] == served.url
+
+
+def test_connect_takes_the_token_from_the_environment(served: Served, tmp_path: Path) -> None:
+    token = relay("token", "operator", "--state", served.state).stdout.strip()
+    elsewhere = ("--connect", served.url, "--state", tmp_path / "none")
+    good = relay("status", *elsewhere, "--json", env=clean_environment(RELAY_TOKEN=token))
+    assert json.loads(good.stdout)["url"] == served.url
+    bad = relay("status", *elsewhere, env=clean_environment(RELAY_TOKEN="wrong" * 8))
+    assert bad.returncode == 77
+    assert bad.stdout == ""
+    none = relay("status", *elsewhere)
+    assert none.returncode == 77
+    assert "RELAY_TOKEN" in none.stderr
+
+
+def test_no_commander_is_said_with_its_own_code(tmp_path: Path) -> None:
+    done = relay("status", "--state", tmp_path)
+    assert done.returncode == 69
+    assert "relay-tui serve" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_run_is_one_line(served: Served) -> None:
+    done = relay("runs", "nothing", "--state", served.state)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "nothing" in done.stderr
+
+
+def test_drain_and_force_ask_first_and_hold_to_the_epoch(served: Served) -> None:
+    state = ("--state", served.state)
+    asked = relay("force-acquire", "tiny", *state, stdin="n\n")
+    assert asked.returncode == 130
+    assert "pod-1" in asked.stderr  # who loses it is said before the question
+    needs = relay("drain", "tiny", "--yes", *state)
+    assert needs.returncode == 2
+    stale = relay("drain", "tiny", "--yes", "--expected-epoch", "0", *state)
+    assert stale.returncode == 75
+    deaf = relay("drain", "tiny", "--yes", "--expected-epoch", "1", *state)
+    assert deaf.returncode == 75
+    assert "takes no orders" in deaf.stderr  # a worker of the original's kind cannot hear one
+    forced = relay("force-acquire", "tiny", "--pod-gone", "--why", "going home", "--json", *state, stdin="y\n")
+    assert json.loads(forced.stdout)["epoch"] == 2
+    (run,) = json.loads(relay("runs", *state, "--json").stdout)["runs"]
+    assert run["status"] == "queued"
+    events = json.loads(relay("events", "--run", "tiny", *state, "--json").stdout)["events"]
+    assert any("going home" in json.dumps(event) for event in events)
+
+
+def test_the_state_folder_is_for_its_owner_alone(served: Served) -> None:
+    assert stat.S_IMODE(served.state.stat().st_mode) == 0o700
+    for path in served.state.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path.name
+
+
+def test_a_second_commander_names_the_first(served: Served) -> None:
+    done = relay("serve", "--port", "0", "--state", served.state)
+    assert done.returncode == 74
+    assert str(served.process.pid) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        done = relay("serve", "--port", str(port), "--state", tmp_path / "state")
+    assert done.returncode == 69
+    assert str(port) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_stranger_on_the_port_gets_no_token(tmp_path: Path) -> None:
+    """The folder names an address where somebody else sits now: he hears a challenge and nothing more."""
+    commander = Served(tmp_path / "state")
+    port = int(commander.url.rpartition(":")[2])
+    commander.process.kill()  # without taking its address back
+    commander.process.communicate(timeout=10)
+    token = relay("token", "operator", "--state", commander.state).stdout.strip()
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", port))
+        stranger.listen()
+        stranger.settimeout(20)
+        asking = subprocess.Popen(
+            [RELAY, "status", "--state", commander.state],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        )
+        connection, _ = stranger.accept()
+        with connection:
+            heard = connection.recv(65_536).decode()
+            body = '{"ok":true,"name":"relay","version":"0.1.0","proof":{"operator":"' + "0" * 64 + '"}}'
+            answer = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            connection.sendall(answer.encode())
+        _, words = asking.communicate(timeout=20)
+    assert asking.returncode == 77, words
+    assert "X-Relay-Challenge" in heard
+    assert token not in heard
+    assert "Authorization" not in heard
+
+
+def test_a_state_that_is_a_file_or_no_database(tmp_path: Path) -> None:
+    file = tmp_path / "commander_state.json"
+    file.write_text("{}")
+    done = relay("serve", "--port", "0", "--state", file)
+    assert done.returncode == 74
+    assert "folder" in done.stderr
+
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    (folder / "relay.db").write_bytes(b"this is not a database" * 1000)
+    done = relay("serve", "--port", "0", "--state", folder)
+    assert done.returncode == 74
+    assert "relay.db" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (folder / "relay.db").read_bytes().startswith(b"this is not")  # nothing was lost
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("PORT", "http"), ("PORT", "70000"), ("RELAY_LEASE_SECONDS", "ten"), ("RELAY_LEASE_SECONDS", "-1"),
+     ("RELAY_CKPT_KEEP_LAST_N", "many"), ("RELAY_HF_PUSH_ON_IMPROVE", "maybe")],
+)  # fmt: skip
+def test_an_ill_typed_variable_is_named(variable: str, value: str, tmp_path: Path) -> None:
+    done = relay("serve", "--state", tmp_path / "state", env=clean_environment(**{variable: value}))
+    assert done.returncode == 2
+    assert variable in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_serve_stops_on_sigterm_and_sigint_within_seconds(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        commander = Served(tmp_path / "state")
+        commander.process.send_signal(number)
+        commander.process.communicate(timeout=5)
+        assert commander.process.returncode == 0
+        assert not (tmp_path / "state" / "commander.json").exists()
+
+
+def test_a_locale_without_utf8_still_prints(served: Served) -> None:
+    latin = clean_environment(LC_ALL="en_US.ISO-8859-1", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    done = subprocess.run(
+        [RELAY, "runs", "--state", served.state], capture_output=True, timeout=60, check=False, env=latin
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"tiny" in done.stdout
+
+
+# -- Lium ----------------------------------------------------------------------------------------------------------
+
+LIUM = ("print-lium-command", "--commander-url", "https://relay.example.org", "--run-id", "tiny")
+
+
+def test_the_lium_recipe_is_shell_that_keeps_the_secret_out_of_argv(tmp_path: Path) -> None:
+    done = relay(*LIUM, "--template-id", "T 1", "--gpu", "H100", "--volume", "brave-fox", "--hf-repo", "me/model")
+    assert done.returncode == 0
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "lium"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$*" >> calls\n[ "$1" != scp ] || cp "$3" copied\n')
+    fake.chmod(0o755)
+    secret = "s3cr3t 'with' \"quotes\" $HOME"
+    env = clean_environment(
+        RELAY_SHARED_SECRET=secret, HF_TOKEN="hf_x", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    )
+    ran = subprocess.run(["bash", "-e"], input=done.stdout, text=True, cwd=tmp_path, env=env, check=False)
+    assert ran.returncode == 0
+    up, scp, start = (tmp_path / "calls").read_text().splitlines()
+    assert "--template_id T 1" in up
+    assert "--volume id:brave-fox" in up
+    assert "--env" not in up
+    assert scp.startswith("scp relay-pod ./relay-pod.env")
+    assert start.endswith("exec relay-agent")
+    assert secret not in up + scp + start + done.stdout
+    assert not (tmp_path / "relay-pod.env").exists()
+    shown = subprocess.run(
+        ["bash", "-c", '. ./copied; printf %s "$RELAY_SHARED_SECRET|$RUN_ID|$HF_DRY_RUN|$COMMANDER_URL"'],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown == f"{secret}|tiny|false|https://relay.example.org"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--template-id", "T"), "--gpu"),
+        (("--gpu", "H100"), "--image"),
+        (("--gpu", "H100", "--image", "i", "--template-id", "T"), "--image"),
+        (("--gpu", "H100", "--node", "n", "--image", "i"), "--node"),
+        (("--node", "n", "--image", "i", "--count", "2"), "--count"),
+        (("--node", "n", "--image", "i", "--ttl", "soon"), "--ttl"),
+        (("--node", "n", "--image", "i", "--pod-name", "a/b"), "--pod-name"),
+        (("--node", "n", "--image", "i", "--volume", "a b"), "--volume"),
+    ],
+)
+def test_the_lium_recipe_refuses_what_lium_would(arguments: tuple[str, ...], word: str) -> None:
+    done = relay(*LIUM, *arguments)
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert done.stderr.count("\n") == 1

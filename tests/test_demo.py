@@ -1,0 +1,68 @@
+"""The whole way once: `relay-tui demo`, as its user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RELAY = Path(sys.executable).with_name("relay-tui")
+
+
+def test_the_killed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    done = subprocess.run(
+        [RELAY, "demo", "--headless", "--seconds", "90", "--steps", "60", "--json", "--folder", folder],
+        capture_output=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    runs = {run["run_id"]: run for run in report["runs"]}
+    assert {run["status"] for run in runs.values()} == {"completed"}
+    for run in runs.values():
+        assert run["step"] == run["total"] == 60
+        assert run["last_loss"] < run["first_loss"]
+        assert run["checkpoints_published"] == run["checkpoints_verified"] > 0
+    assert runs["demo-rl"]["mode"] == "rl"
+    assert report["torn"] == []
+
+    killed, resumed = runs["demo-sft"]["attempts"]
+    assert (killed["worker"], killed["outcome"]) == ("pod-a", "lost")
+    assert (resumed["worker"], resumed["outcome"]) == ("pod-c", "completed")
+    assert resumed["epoch"] > killed["epoch"]
+    # No step is lost but those after the newest checkpoint, and those were trained again.
+    assert 0 < resumed["started_step"] <= killed["last_step"]
+    assert killed["last_step"] - resumed["started_step"] <= 10
+    assert report["events"]["run.lost"] == 1
+    assert report["events"]["run.completed"] == 2
+    assert report["latency_ms"]["lines"] > 60
+    assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p99"]
+
+    manifest = folder / "volume" / "runs" / "demo-sft" / "ckpt" / "step_00000060" / "manifest.json"
+    assert json.loads(manifest.read_bytes())["step"] == 60
+
+
+def test_an_old_demo_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    done = subprocess.run(
+        [RELAY, "demo", "--headless", "--folder", tmp_path], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [[], ["demo"]])
+def test_without_a_terminal_it_names_serve(command: list[str]) -> None:
+    done = subprocess.run(
+        [RELAY, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert "relay-tui serve" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
