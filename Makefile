@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench format wheel clean
+.PHONY: help venv demo test check bench picture format wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ check: venv ## ruff, mypy, import contracts
 
 bench: venv ## speed beside yardsticks, in minutes (ARGS=--json, ARGS="--only line ingest")
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+picture: venv ## draw docs/*.svg anew: the dashboard over the demo
+	@$(BIN)/python -m tests.picture
 
 format: venv ## let ruff put the code in order
 	$(BIN)/ruff check --fix .

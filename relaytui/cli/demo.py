@@ -57,14 +57,14 @@ def demo(headless: bool, seconds: float, steps: int | None, folder: Path | None,
         except RelayError as error:
             error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
             raise
-    with _stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS)) as (root, endpoint, fleet):
+    with stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS)) as (root, endpoint, fleet):
         if headless:
             return asyncio.run(_headless(root, endpoint, fleet, seconds, as_json))
         return _live(root, endpoint, fleet)
 
 
 @contextlib.contextmanager
-def _stage(folder: Path | None, steps: int) -> Iterator[tuple[Path, Endpoint, Fleet]]:
+def stage(folder: Path | None, steps: int) -> Iterator[tuple[Path, Endpoint, Fleet]]:
     """Commander and pods, running; all of it gone afterwards."""
     from relaytui.commander.embedded import EmbeddedCommander
     from relaytui.commander.settings import CommanderSettings
@@ -124,7 +124,7 @@ def _folder(named: Path | None, stack: contextlib.ExitStack) -> Path:
     return named.resolve()
 
 
-def _director(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:
+def director_of(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:
     from relay_agent.checkpoints.manifest import verify
     from relaytui.cli.director import Director, Plan
 
@@ -132,7 +132,7 @@ def _director(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:
 
 
 async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float, as_json: bool) -> int:
-    director = _director(root, endpoint, fleet)
+    director = director_of(root, endpoint, fleet)
     click.echo(f"training for up to {seconds:g} s; {VICTIM} will be killed on the way", err=True)
     acting = asyncio.create_task(director.run(seconds))
     loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
     handle: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
     async def act() -> None:
-        acting = asyncio.create_task(_director(root, endpoint, fleet).run(None))
+        acting = asyncio.create_task(director_of(root, endpoint, fleet).run(None))
         handle.set_result((asyncio.get_running_loop(), acting))
         await asyncio.gather(acting, return_exceptions=True)
 
