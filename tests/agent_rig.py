@@ -188,9 +188,9 @@ class Rig:
 
 
 @contextmanager
-def rigged(root: Path) -> Iterator[Rig]:
+def rigged(root: Path, lease_seconds: float = 3.0) -> Iterator[Rig]:
     """A rig with its commander up; nothing of it is left afterwards."""
-    rig = Rig(root)
+    rig = Rig(root, lease_seconds=lease_seconds)
     rig.volume.mkdir()
     try:
         rig.start_commander()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import socket
@@ -178,6 +179,51 @@ def test_a_run_that_has_ended_is_not_asked_for_again(rig: Rig) -> None:
     again = rig.agent(mock("--steps", 9), worker="pod-b")
     assert again.wait() == 75
     assert "completed" in again.says()
+
+
+def test_what_a_killed_pod_left_behind_is_stopped_by_the_next_agent(rig: Rig) -> None:
+    """Agent and guardian die in the same moment: what is in another session by then is found by its mark."""
+    first = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--children", 2, "--daemons"))
+    note = rig.root / "pod-a" / f"{rig.run_id}.json"
+    eventually(lambda: rig.run()["step"] >= 2, "two steps")
+    guard = json.loads(note.read_bytes())["guard"]
+    parents = {pid: parent for pid, (parent, _) in guardian.processes().items()}
+    (keeper,) = [pid for pid, parent in parents.items() if parent == first.process.pid]
+    first.process.send_signal(signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    first.process.kill()
+    eventually(lambda: guardian.tree(guard), "daemons that outlived them")
+    rig.agent(mock("--steps", 500)).heard("that an earlier agent left here")
+    assert not guardian.tree(guard)
+
+
+def test_cut_off_longer_than_its_lease_it_trains_on_and_revives_it(tmp_path: Path) -> None:
+    with rigged(tmp_path, lease_seconds=1.5) as rig:
+        agent = rig.agent(mock("--steps", 200, "--step-seconds", 0.05, "--save-every", 20))
+        eventually(lambda: rig.run()["step"] >= 3, "three steps")
+        assert rig.commander is not None
+        rig.commander.send_signal(signal.SIGSTOP)
+        agent.heard("cut off from the commander for longer than the lease")
+        log = rig.folder / "logs/e00000001.log"
+        printed = log.stat().st_size
+        eventually(lambda: log.stat().st_size > printed + 200, "training while it is away")
+        rig.commander.send_signal(signal.SIGCONT)
+        assert agent.wait() == 0, agent.says()
+        (attempt,) = rig.run()["attempts"]
+        assert (attempt["outcome"], rig.run()["status"]) == ("completed", "completed")
+        assert "agent.lease.cut_off" in rig.kinds()
+        assert [line.split()[1] for line in rig.lines()] == [f"{n}/200" for n in range(1, 201)]
+
+
+def test_a_second_signal_does_not_wait_for_a_commander_that_is_gone(tmp_path: Path) -> None:
+    with rigged(tmp_path) as rig:
+        agent = rig.agent(mock("--steps", 500, "--step-seconds", 0.05))
+        eventually(lambda: rig.run()["step"] >= 2, "two steps")
+        rig.kill_commander()
+        agent.process.send_signal(signal.SIGTERM)
+        agent.heard("preempted at step")
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.wait(5) == 143
 
 
 def test_drain_saves_and_releases(rig: Rig) -> None:

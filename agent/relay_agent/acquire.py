@@ -62,7 +62,12 @@ async def _granted(
     asked: float | None = None
     while True:
         await link.up()
-        highest = await asyncio.to_thread(highest_claim, folder)
+        try:
+            highest = await asyncio.to_thread(highest_claim, folder)
+        except OSError as error:
+            denied.tell(settings.run_id, f"the volume does not answer: {error.strerror or error}")
+            await asyncio.sleep(rng.uniform(1.0, 5.0))
+            continue
         asked = clock.boot() if asked is None else asked
         try:
             answer = await link.ask(

@@ -26,7 +26,7 @@ from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
 from relay_agent.trainer import Launch, trainer_environment
-from relay_agent.verdict import Verdict, judge, never_started
+from relay_agent.verdict import Verdict, judge, never_started, volume_failed
 from relay_agent.volume import Claim, RunFolder, claim
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
@@ -85,12 +85,16 @@ class Attempt:
             self._granted()
             try:
                 verdict = await self._train()
+            except OSError as error:
+                refused = volume_failed(error, self._settings.l1_root)
             except RelayError as error:
-                self.event("attempt.refused", str(error))
-                await self._end(never_started(error, self._stop))
-                raise
-            await self._end(verdict)
-            return verdict.exit_code
+                refused = error
+            else:
+                await self._end(verdict)
+                return verdict.exit_code
+            self.event("attempt.refused", str(refused))
+            await self._end(never_started(refused, self._stop))
+            raise refused
         finally:
             renewing.cancel()
             for task in self._tasks:
@@ -200,8 +204,18 @@ class Attempt:
         self.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
         self.journal.state(status, verdict.exit_code)
         say(f"run {self.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
-        if not await self._link.drained(LAST_WORD):
+        if not await self._last_word():
             say("the commander has not acknowledged everything; the volume has it all")
+
+    async def _last_word(self) -> bool:
+        """Whether everything was acknowledged, in time and before somebody got impatient."""
+        waiting = asyncio.create_task(self._link.drained(LAST_WORD))
+        hurried = asyncio.create_task(self._stop.hurried.wait())
+        await asyncio.wait({waiting, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (waiting, hurried):
+            task.cancel()
+        await asyncio.gather(waiting, hurried, return_exceptions=True)
+        return not waiting.cancelled() and waiting.result()
 
     # -- what goes on beside -------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ Exit codes:
   1    the trainer ended early with 0, or something failed that has no code of its own
   2    configuration, launcher or volume cannot be used
   69   no commander answers (doctor only; a training waits for it)
+  74   the volume failed before the trainer started
   75   the lease was refused or lost: another agent trains this run, or it has ended
   77   wrong secret, or what listens there did not prove that it is our commander
 """

@@ -11,7 +11,7 @@ from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.staging import Staged, StagingWatch
-from relay_agent.checkpoints.tree import Torn
+from relay_agent.checkpoints.tree import Torn, Unreadable, Unsettled
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 
@@ -59,6 +59,7 @@ class Publisher:
         self._watch = StagingWatch(folder.staging(epoch), settle, clock)
         self._done = asyncio.Event()
         self._wait_until = 0.0
+        self._again = False
         self.protect: set[str] = set()
         self.newest_step: int | None = None
         self.may_prune = True
@@ -82,6 +83,10 @@ class Publisher:
         """The last look, when the trainer's tree is gone."""
         self._wait_until = 0.0
         await self._look(exit_code)
+        if (
+            self._again
+        ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
+            await self._look(exit_code)
         for torn in self._watch.torn():
             self._recorder.event("checkpoint.torn", f"{torn.name} is set aside: {torn.reason}", {"name": torn.name})
             await self._set_aside(Staged(0, torn.path))
@@ -94,6 +99,7 @@ class Publisher:
             return
         if self._clock.boot() < self._wait_until:
             return
+        self._again = False
         for staged in whole:
             await self._publish(staged)
 
@@ -104,6 +110,10 @@ class Publisher:
             )
         except Fenced:
             self._on_fenced()
+        except Unsettled:
+            self._again = True
+        except Unreadable as trouble:
+            self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
         except Torn as torn:
             self._recorder.event(
                 "checkpoint.torn", f"{staged.path.name} is set aside: {torn}", {"name": staged.path.name}

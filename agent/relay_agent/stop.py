@@ -23,6 +23,8 @@ class Stop:
         self.message = ""
         self.signal = 0
         self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+        """A second signal came: nothing is waited for any more."""
         self._listener: Callable[[bool], None] | None = None
 
     def ask(self, why: Why, message: str, signal: int = 0) -> None:
@@ -31,6 +33,8 @@ class Stop:
         if self.why is None or why > self.why:
             self.why, self.message = why, message
         self.signal = self.signal or signal
+        if again:
+            self.hurried.set()
         self.asked.set()
         if self._listener is not None:
             self._listener(again)

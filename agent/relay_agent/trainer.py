@@ -17,7 +17,9 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import RunConfig
 
 # Ours, and none of a trainer's business: secrets, where the commander is, and how this agent is set up.
-_WITHHELD = re.compile(r"(?:RELAY_SHARED_SECRET|RELAY_TOKEN|RELAY_RUN_CONFIG|RELAY_AGENT_STATE|COMMANDER_\w+|SLIME_\w+_CMD)\Z")
+_WITHHELD = re.compile(
+    r"(?:RELAY_SHARED_SECRET|RELAY_TOKEN|RELAY_RUN_CONFIG|RELAY_AGENT_STATE|COMMANDER_\w+|SLIME_\w+_CMD)\Z"
+)
 
 
 @dataclass(frozen=True)

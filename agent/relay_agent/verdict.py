@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 from relay_agent.stop import Stop, Why
 from relaytui.wire.errors import Exit, RelayError
@@ -43,10 +44,23 @@ def judge(code: int, stop: Stop, step: int, total: int | None, last_line: str) -
 
 
 def never_started(error: RelayError, stop: Stop) -> Verdict:
-    """No trainer ran. A lease that somebody else holds is no fault of the run's."""
-    if stop.lost or error.exit_code == Exit.LEASE:
-        return Verdict(Outcome.SUPERSEDED if stop.lost else Outcome.PREEMPTED, int(Exit.LEASE), 0, str(error))
+    """No trainer ran. A claim that somebody else made, or a volume that fails, is no fault of the run's: it may go on
+    elsewhere."""
+    if stop.lost:
+        return Verdict(Outcome.SUPERSEDED, int(Exit.LEASE), 0, str(error))
+    if error.exit_code in (Exit.LEASE, Exit.STATE):
+        return Verdict(Outcome.PREEMPTED, error.exit_code, 0, str(error))
     return Verdict(Outcome.FAILED, error.exit_code, 0, str(error))
+
+
+def volume_failed(error: OSError, root: Path) -> RelayError:
+    where = f" ({error.filename!s:.300})" if error.filename else ""
+    return RelayError(
+        "volume_failed",
+        f"the volume {root} failed: {error.strerror or error}{where}",
+        "run `relay-agent doctor` on this pod; the run is free for another one",
+        exit_code=Exit.STATE,
+    )
 
 
 def describe(code: int) -> str:
