@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import SECRET, Rig, eventually, mock, rigged
+from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
 
 
 @pytest.fixture(scope="module")
@@ -216,3 +216,15 @@ def test_help_and_version_are_quick_and_load_nothing_heavy() -> None:
         done = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True, timeout=20)
         assert done.returncode == 0, done.stderr
         assert done.stdout
+
+
+def test_the_entrypoint_becomes_the_agent(tmp_path: Path) -> None:
+    """By exec and under its own name: signals reach it, and `pkill python` does not."""
+    entrypoint = LAUNCHERS.parent / "agent" / "entrypoint"
+    env = {"PATH": "/usr/bin:/bin", "RELAY_AGENT": str(AGENT)}
+    done = subprocess.run([entrypoint, "--version"], env=env, capture_output=True, text=True, timeout=20)
+    assert done.stdout.startswith("relay-agent ")
+    env["RELAY_AGENT"] = str(tmp_path / "nowhere")
+    done = subprocess.run([entrypoint, "--version"], env=env, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert "there is no relay-agent" in done.stderr
