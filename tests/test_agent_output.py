@@ -129,6 +129,25 @@ def test_what_is_no_progress(line: str) -> None:
     assert read(line) is None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        " " * 1990 + "step",
+        "step" + " " * 1990,
+        "step 1/2" + " " * 1900 + "x",
+        "{'" * 990 + "step",
+        "{'step'" + "'a':1," * 300,
+        "step 1 " + "a.b/c-" * 320,
+        "step 1 " + "loss= " * 300,
+        "step 1 " + "loss   " * 280,
+    ],
+)
+def test_no_line_takes_long(line: str) -> None:
+    begun = time.process_time()
+    read(line)
+    assert time.process_time() - begun < 0.1
+
+
 def test_a_validation_loss_is_not_the_loss() -> None:
     sight = read("step 5 val_loss 4.0 loss 2.0")
     assert sight is not None

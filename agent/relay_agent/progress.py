@@ -39,6 +39,7 @@ _NAMED = re.compile(
 _QUOTED = re.compile(
     rf"['\"](?P<name>[A-Za-z][^'\"\\]{{0,127}})['\"]\s*:\s*['\"]?(?P<value>{_NUMBER})['\"]?(?=\s*[,}}])", re.IGNORECASE
 )
+_BLANKS = re.compile(r"\s{2,}")
 _HINT = re.compile(r"step|iter", re.IGNORECASE)
 
 
@@ -104,6 +105,7 @@ def read(text: str) -> Sight | None:
     """What a line says about progress; None for nearly all lines."""
     if len(text) > MAX_LENGTH or not _HINT.search(text):
         return None
+    text = _BLANKS.sub("  ", text)  # so that no shape can be made to search long runs of blanks again and again
     for _, pattern, understand in SHAPES:
         for match in pattern.finditer(text):
             sight = understand(match, text)
