@@ -1,0 +1,392 @@
+"""Who may train a run: one holder, epochs that only grow, and ways to take a run over that are safe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from commander_kit import FakeClock, Kit, ended, published, running, started, step
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
+    async with running(tmp_path / "state", clock) as kit:
+        yield kit
+
+
+async def test_a_grant_carries_what_the_agent_needs(kit: Kit) -> None:
+    agent = await kit.agent()
+    granted = await agent.acquire("run-1")
+    assert granted["epoch"] == 1
+    assert len(granted["token"]) == 64
+    assert granted["lease_seconds"] == 300
+    assert granted["config"]["run_id"] == "run-1"
+    assert granted["config"]["ckpt_keep_last_n"] == 3
+    row = await kit.run("run-1")
+    assert (row["status"], row["holder"], row["epoch"]) == ("leased", "pod", 1)
+    assert row["lease_expires_at"] == pytest.approx(1_800_000_300.0)
+    assert await kit.kinds("run-1") == ["run.created", "lease.granted"]
+
+
+async def test_a_retry_of_a_lost_answer_gets_the_same_grant(kit: Kit) -> None:
+    agent = await kit.agent(incarnation="one")
+    first = await agent.acquire("run-1", request_id="same")
+    await agent.close()
+    agent = await kit.agent(incarnation="one")
+    again = await agent.acquire("run-1", request_id="same")
+    assert (again["epoch"], again["token"]) == (first["epoch"], first["token"])
+    assert await kit.kinds("run-1") == ["run.created", "lease.granted"]
+
+
+async def test_one_incarnation_that_asks_anew_gives_up_what_it_held(kit: Kit) -> None:
+    agent = await kit.agent()
+    first = await agent.acquire("run-1", request_id="a")
+    second = await agent.acquire("run-1", request_id="b")
+    assert second["epoch"] == 2
+    assert second["token"] != first["token"]
+    old = await agent.renew(epoch=1, token=first["token"])
+    assert (old["type"], old["code"]) == ("refused", "superseded")
+    assert [row.get("outcome") for row in await kit.attempts("run-1")] == ["superseded", None]
+
+
+async def test_a_lease_is_per_run_and_names_are_labels(kit: Kit) -> None:
+    first, second = await kit.agent("pod", "one"), await kit.agent("pod", "two")
+    assert (await first.acquire("run-1"))["type"] == "granted"
+    denied = await second.acquire("run-1")
+    assert (denied["type"], denied["code"]) == ("denied", "held")
+    assert not denied.get("final", False)
+    assert 0 < denied["retry_after"] <= 5
+    assert (await second.acquire("run-2"))["type"] == "granted"
+
+
+async def test_only_one_of_many_at_once_is_granted(kit: Kit) -> None:
+    agents = [await kit.agent(f"pod-{n}") for n in range(12)]
+    answers = await asyncio.gather(*(agent.acquire("run-1") for agent in agents))
+    assert sorted(answer["type"] for answer in answers) == ["denied"] * 11 + ["granted"]
+
+
+async def test_the_grant_is_above_every_claim_on_the_volume(kit: Kit) -> None:
+    agent = await kit.agent()
+    assert (await agent.acquire("run-1", highest_epoch=41))["epoch"] == 42
+    absurd = await (await kit.agent("other")).acquire("run-2", highest_epoch=2**50)
+    assert (absurd["type"], absurd["code"], absurd["final"]) == ("denied", "epoch", True)
+    assert (await kit.get("/api/runs/run-2"))[0] == 404
+
+
+async def test_a_run_keeps_its_mode(kit: Kit) -> None:
+    await (await kit.agent("one")).acquire("run-1", mode="sft")
+    denied = await (await kit.agent("two")).acquire("run-1", mode="rl")
+    assert (denied["code"], denied["final"]) == ("mode", True)
+
+
+async def test_an_ended_run_is_not_granted_again(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), ended("completed", 10, exit_code=0))
+    denied = await agent.acquire("run-1")
+    assert (denied["code"], denied["final"]) == ("ended", True)
+
+
+@pytest.mark.parametrize("outcome", ["preempted", "drained", "superseded"])
+async def test_a_release_frees_the_run_at_once(kit: Kit, outcome: str) -> None:
+    agent = await kit.agent("one")
+    await agent.acquire("run-1")
+    await agent.state(started(), published(5), ended(outcome, 7))
+    row = await kit.run("run-1")
+    assert row["status"] == "queued"
+    assert "holder" not in row
+    granted = await (await kit.agent("two")).acquire("run-1")
+    assert granted["epoch"] == 2
+    assert granted["newest"] == {"name": "step_00000005", "step": 5, "epoch": 1, "manifest": "ab" * 32}
+    refused = await agent.renew()
+    assert refused["code"] == "superseded"
+
+
+async def test_a_renewal_extends_and_only_for_its_holder(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await kit.pass_time(clock, 200)
+    assert (await agent.renew())["type"] == "renewed"
+    await kit.pass_time(clock, 200)
+    assert (await kit.run("run-1"))["status"] == "leased"
+    assert (await agent.renew(token="x" * 64))["code"] == "not_holder"
+    assert (await agent.renew(epoch=9))["code"] == "unknown"
+    assert (await agent.renew(run_id="other"))["code"] == "unknown"
+    await agent.state(started(), ended("failed", 3, exit_code=1))
+    assert (await agent.renew())["code"] == "released"
+
+
+async def test_silence_loses_the_run_and_the_next_one_gets_it(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent("silent")
+    await agent.acquire("run-1")
+    await agent.state(started(5))
+    await kit.pass_time(clock, 298)
+    assert (await kit.run("run-1"))["status"] == "running"
+    await kit.pass_time(clock, 4)
+    row = await kit.run("run-1")
+    assert row["status"] == "queued"
+    assert "lost" in row["message"]
+    assert "silent" in row["message"]
+    assert (await kit.events("run-1"))[-1]["kind"] == "run.lost"
+    assert (await (await kit.agent("next")).acquire("run-1"))["epoch"] == 2
+    assert (await agent.renew())["code"] == "superseded"
+    assert [row.get("outcome") for row in await kit.attempts("run-1")] == ["lost", None]
+
+
+async def test_a_holder_that_comes_back_before_others_goes_on_in_its_epoch(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started())
+    await kit.pass_time(clock, 400)
+    assert (await kit.run("run-1"))["status"] == "queued"
+    assert (await agent.renew())["type"] == "renewed"
+    row = await kit.run("run-1")
+    assert (row["status"], row["epoch"], row["holder"]) == ("running", 1, "pod")
+    assert "lease.revived" in await kit.kinds("run-1")
+    assert [row.get("outcome") for row in await kit.attempts("run-1")] == [None]
+
+
+async def test_reports_after_an_expiry_revive_too_and_nothing_of_them_is_lost(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started())
+    await kit.pass_time(clock, 400)
+    await agent.state(published(50), ended("completed", 60, exit_code=0))
+    row = await kit.run("run-1")
+    assert (row["status"], row["newest_checkpoint"], row["step"]) == ("completed", "step_00000050", 60)
+
+
+async def test_wall_clock_steps_change_no_lease(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    for jump in (7_200.0, -14_400.0):
+        clock.step_wall(jump)
+        await kit.pass_time(clock, 4)
+        assert (await kit.run("run-1"))["status"] == "leased"
+
+
+async def test_a_commander_that_slept_gives_holders_time_to_come_back(kit: Kit, clock: FakeClock) -> None:
+    agent, other = await kit.agent("holder"), await kit.agent("other")
+    await agent.acquire("run-1")
+    clock.advance(8 * 3_600)  # the laptop's lid was closed
+    assert (await other.acquire("run-1"))["code"] == "held"
+    await kit.commander.core.leases.sweep()
+    await kit.pass_time(clock, 80)
+    assert (await agent.renew())["type"] == "renewed"
+    # A holder that does not come back loses it after the window.
+    clock.advance(8 * 3_600)
+    await kit.commander.core.leases.sweep()
+    await kit.pass_time(clock, 92)
+    assert (await other.acquire("run-1"))["type"] == "granted"
+
+
+# -- force -------------------------------------------------------------------------------------------------------
+
+
+async def test_force_burns_an_epoch_and_waits_for_the_old_trainer(kit: Kit) -> None:
+    old, new = await kit.agent("old"), await kit.agent("new")
+    await old.acquire("run-1")
+    await old.state(started())
+    status, body = await kit.force("run-1", 1)
+    assert (status, body["epoch"], body["run"]["status"]) == (200, 2, "queued")
+    assert (await old.hear("order"))["kind"] == "stop"
+    assert (await old.renew())["code"] == "superseded"
+    denied = await new.acquire("run-1")
+    assert (denied["code"], denied.get("final", False)) == ("revoked", False)
+    # What the old holder says now is history; that its tree is dead frees the run.
+    assert (await old.state(published(9)))["type"] == "ack"
+    assert (await old.state(ended("superseded", 9)))["type"] == "ack"
+    granted = await new.acquire("run-1")
+    assert granted["epoch"] == 3
+    assert "newest" not in granted
+    row = await kit.run("run-1")
+    assert (row["status"], row["holder"], row.get("published", 0)) == ("leased", "new", 0)
+    attempts = await kit.attempts("run-1")
+    assert [(row["epoch"], row.get("outcome")) for row in attempts] == [(1, "superseded"), (3, None)]
+    forced = next(event for event in await kit.events("run-1") if event["kind"] == "lease.forced")
+    assert (forced["message"], forced["data"]["holder"]) == ("test", "old")
+
+
+async def test_force_of_a_silent_holder_is_free_when_its_time_ran_out(kit: Kit, clock: FakeClock) -> None:
+    old, new = await kit.agent("old"), await kit.agent("new")
+    await old.acquire("run-1")
+    await kit.pass_time(clock, 100)
+    await kit.force("run-1", 1)
+    await kit.pass_time(clock, 198)
+    assert (await new.acquire("run-1"))["code"] == "revoked"
+    await kit.pass_time(clock, 4)
+    assert (await new.acquire("run-1"))["epoch"] == 3
+    assert [row.get("outcome") for row in await kit.attempts("run-1")] == ["superseded", None]
+
+
+async def test_pod_gone_frees_at_once(kit: Kit) -> None:
+    old, new = await kit.agent("old"), await kit.agent("new")
+    await old.acquire("run-1")
+    await old.state(started())
+    await kit.force("run-1", 1, pod_gone=True)
+    assert (await new.acquire("run-1"))["epoch"] == 3
+    # It was not gone after all: it is told, and changes nothing.
+    assert (await old.renew())["code"] == "superseded"
+    await old.state(published(7), ended("completed", 7))
+    row = await kit.run("run-1")
+    assert (row["status"], row["holder"]) == ("leased", "new")
+    assert "newest_checkpoint" not in row
+
+
+async def test_pod_gone_can_be_said_after_a_force(kit: Kit) -> None:
+    old, new = await kit.agent("old"), await kit.agent("new")
+    await old.acquire("run-1")
+    await kit.force("run-1", 1)
+    assert (await new.acquire("run-1"))["code"] == "revoked"
+    assert (await kit.force("run-1", 2, pod_gone=True))[0] == 200
+    assert (await new.acquire("run-1"))["epoch"] == 4
+
+
+async def test_an_override_on_what_has_changed_is_refused(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), ended("preempted"))
+    await agent.acquire("run-1")
+    for answer in (await kit.force("run-1", 1), await kit.drain("run-1", 1)):
+        status, body = answer
+        assert (status, body["error"]["code"]) == (409, "epoch_changed")
+    assert (await kit.run("run-1"))["holder"] == "pod"
+    assert (await kit.force("nothing", 0))[0] == 404
+    await agent.state(started(), ended("completed"))
+    assert (await kit.force("run-1", 2))[1]["error"]["code"] == "ended"
+
+
+# -- drain -------------------------------------------------------------------------------------------------------
+
+
+async def test_drain_is_ordered_until_it_is_acknowledged(kit: Kit) -> None:
+    agent = await kit.agent(incarnation="one")
+    await agent.acquire("run-1")
+    await agent.state(started())
+    status, body = await kit.drain("run-1", 1)
+    assert (status, body["run"]["status"]) == (200, "draining")
+    order = await agent.hear("order")
+    assert (order["kind"], order["order_id"], order["by"], order["why"]) == (
+        "drain",
+        body["order_id"],
+        "operator",
+        "test",
+    )
+    assert (await kit.drain("run-1", 1))[1]["order_id"] == body["order_id"]
+    # Not acknowledged: after a reconnect it comes again.
+    keep = (agent.run_id, agent.epoch, agent.token, agent.seq)
+    await agent.close()
+    agent = await kit.agent(incarnation="one")
+    agent.run_id, agent.epoch, agent.token, agent.seq = keep
+    assert (await agent.hear("order"))["order_id"] == body["order_id"]
+    await agent.say(type="order_ack", order_id=body["order_id"])
+    await agent.state(published(12), ended("drained", 12))
+    row = await kit.run("run-1")
+    assert (row["status"], row["newest_checkpoint"]) == ("queued", "step_00000012")
+    await agent.close()
+    agent = await kit.agent(incarnation="one")
+    assert (await agent.acquire("run-1"))["type"] == "granted"
+
+
+async def test_a_refused_drain_leaves_the_run_running(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started())
+    order_id = (await kit.drain("run-1", 1))[1]["order_id"]
+    await agent.say(type="order_ack", order_id=order_id, accepted=False, message="cannot\x1b[31m save")
+    await agent.renew()
+    row = await kit.run("run-1")
+    assert (row["status"], row["message"]) == ("running", "drain refused: cannot save")
+
+
+async def test_there_is_nothing_to_drain_where_nobody_holds(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), ended("preempted"))
+    status, body = await kit.drain("run-1", 1)
+    assert (status, body["error"]["code"]) == (409, "not_held")
+
+
+async def test_a_revived_holder_still_drains(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started())
+    order_id = (await kit.drain("run-1", 1))[1]["order_id"]
+    await agent.say(type="order_ack", order_id=order_id)
+    await agent.renew()
+    await kit.pass_time(clock, 302)
+    assert (await kit.run("run-1"))["status"] == "queued"
+    await agent.renew()
+    assert (await kit.run("run-1"))["status"] == "draining"
+
+
+# -- restart -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_never_shortens_a_lease(tmp_path: Path, clock: FakeClock) -> None:
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent(incarnation="one")
+        granted = await agent.acquire("run-1", request_id="q")
+        await agent.state(started(3))
+        await agent.tell(step(4, 10, loss=2.0))
+        generation = kit.commander.generation
+    clock.advance(290)
+    async with running(tmp_path / "state", clock) as kit:
+        assert kit.commander.generation == generation
+        row = await kit.run("run-1")
+        assert (row["status"], row["holder"], row["step"], row["loss"]) == ("running", "pod", 4, 2.0)
+        await kit.pass_time(clock, 88)  # 10 s were left; the window gives 90
+        assert (await kit.run("run-1"))["status"] == "running"
+        agent = await kit.agent(incarnation="one")
+        again = await agent.acquire("run-1", request_id="q")
+        assert (again["epoch"], again["token"]) == (1, granted["token"])
+        await kit.pass_time(clock, 298)
+        assert (await kit.run("run-1"))["status"] == "running"
+
+
+async def test_a_restart_on_another_boot_gives_the_full_length(tmp_path: Path, clock: FakeClock) -> None:
+    async with running(tmp_path / "state", clock) as kit:
+        await (await kit.agent()).acquire("run-1")
+    clock.reboot("boot-2")
+    async with running(tmp_path / "state", clock) as kit:
+        await kit.pass_time(clock, 298)
+        assert (await kit.run("run-1"))["status"] == "leased"
+        await kit.pass_time(clock, 4)
+        assert (await kit.run("run-1"))["status"] == "queued"
+
+
+async def test_a_crash_loop_keeps_no_dead_holder_alive_for_ever(tmp_path: Path, clock: FakeClock) -> None:
+    async with running(tmp_path / "state", clock) as kit:
+        await (await kit.agent()).acquire("run-1")
+    survived = 0.0
+    for _ in range(40):
+        clock.advance(60)
+        survived += 60
+        async with running(tmp_path / "state", clock) as kit:
+            await kit.commander.core.leases.sweep()
+            if (await kit.run("run-1"))["status"] == "queued":
+                break
+    assert 300 <= survived <= 300 + 5 * 90
+
+
+async def test_epochs_survive_and_waiting_agents_are_seen(tmp_path: Path, clock: FakeClock) -> None:
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent("one")
+        for expected in (1, 2, 3):
+            assert (await agent.acquire("run-1"))["epoch"] == expected
+            await agent.state(started(), ended("preempted"))
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent("one")
+        assert (await agent.acquire("run-1"))["epoch"] == 4
+        waiting = await kit.agent("two")
+        await waiting.acquire("run-1")
+        rows = {row["worker"]: row for row in (await kit.get("/api/workers"))[1]["workers"]}
+        assert (rows["one"]["status"], rows["one"]["run_id"]) == ("busy", "run-1")
+        assert (rows["two"]["status"], rows["two"]["waiting_for"]) == ("idle", "run-1")
