@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -222,7 +223,7 @@ class Kit:
     async def post(
         self, path: str, body: Any, role: Role | None = "operator", headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        data = io.BytesIO(body if isinstance(body, bytes) else orjson.dumps(body))
         async with self.session.post(
             self.commander.url + path, data=data, headers=self.headers(role) | (headers or {})
         ) as answer:

@@ -11,6 +11,7 @@ import socket
 from contextlib import AsyncExitStack
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from relaytui import __version__
 from relaytui.commander.folder import StateFolder
@@ -103,7 +104,7 @@ class Commander:
         self, core: Core, credentials: Credentials, listener: socket.socket, stack: AsyncExitStack
     ) -> None:
         app = make_app(core, credentials, served_hosts(self.settings, self.port))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN, logger=_http_log())
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, listener).start()
@@ -130,6 +131,13 @@ class Commander:
                     await core.workers.tidy()
             except Exception as error:  # noqa: BLE001 - a full disk today is no reason to sweep no more tomorrow
                 log.error("the sweep failed: %s", error)
+
+
+def _http_log() -> logging.Logger:
+    """aiohttp's own words, without a trace for every stranger whose request is no HTTP."""
+    http_log = logging.getLogger("relaytui.commander.aiohttp")
+    http_log.filters = [lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))]
+    return http_log
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

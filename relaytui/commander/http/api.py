@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -217,7 +219,7 @@ class Api:
     async def agent(self, request: web.Request) -> web.StreamResponse:
         ws = await _upgraded(request, agent_socket())
         try:
-            await AgentSession(self.core, ws).run()
+            await AgentSession(self.core, ws, _cutter(request)).run()
         finally:
             request.app[SOCKETS].discard(ws)
         return ws
@@ -225,13 +227,24 @@ class Api:
     async def feed(self, request: web.Request) -> web.StreamResponse:
         ws = await _upgraded(request, feed_socket())
         try:
-            await FeedSession(self.core, ws).run()
+            await FeedSession(self.core, ws, _cutter(request)).run()
         finally:
             request.app[SOCKETS].discard(ws)
         return ws
 
 
 SOCKETS: web.AppKey[set[Socket]] = web.AppKey("sockets", set)
+
+
+def _cutter(request: web.Request) -> Callable[[], None]:
+    """Cuts the connection off where it is, whatever waits in it."""
+
+    def cut() -> None:
+        transport = request.transport
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+    return cut
 
 
 async def _upgraded(request: web.Request, ws: Socket) -> Socket:

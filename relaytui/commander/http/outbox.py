@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 from aiohttp import WSMsgType, web
@@ -19,18 +20,18 @@ Socket = web.WebSocketResponse[Literal[False]]
 class Outbox:
     """One sending task a connection, none a message. A peer that does not read is given up."""
 
-    def __init__(self, ws: Socket) -> None:
+    def __init__(self, ws: Socket, abort: Callable[[], None]) -> None:
         self._ws = ws
+        self._abort = abort
         self._answers: deque[bytes] = deque()
         self._acks: dict[tuple[str, int, Stream], int] = {}
         self._ready = asyncio.Event()
-        self.overflowed = False
 
     def send(self, message: CommanderMessage) -> None:
         if len(self._answers) >= MAX_WAITING:
-            self.overflowed = True
-        else:
-            self._answers.append(encode(message))
+            self._abort()  # it sends and does not read: what it did not get, it asks for again
+            return
+        self._answers.append(encode(message))
         self._ready.set()
 
     def ack(self, run_id: str, epoch: int, stream: Stream, seq: int) -> None:
@@ -41,7 +42,7 @@ class Outbox:
         """Sends until cancelled, or until the peer cannot be reached."""
         ready, answers = self._ready, self._answers
         send = self._ws.send_frame
-        while not self.overflowed:
+        while True:
             await ready.wait()
             ready.clear()
             while answers or self._acks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 from aiohttp import WSMsgType, web
 
@@ -50,10 +51,10 @@ REPLACED = 4001
 class AgentSession:
     """One socket from hello to close."""
 
-    def __init__(self, core: Core, ws: Socket) -> None:
+    def __init__(self, core: Core, ws: Socket, abort: Callable[[], None]) -> None:
         self._core = core
         self._ws = ws
-        self._outbox = Outbox(ws)
+        self._outbox = Outbox(ws, abort)
         self._worker = ""
         self._incarnation = ""
         self._streams: dict[tuple[str, int], tuple[str, TelemetryStream]] = {}
@@ -279,7 +280,6 @@ class AgentSession:
     async def _send(self) -> None:
         with contextlib.suppress(ConnectionError):
             await self._outbox.run()
-            self._close_soon(POLICY_VIOLATION)
 
     async def _hang_up(self, problem: RelayError, code: int = POLICY_VIOLATION) -> None:
         self._outbox.send(Problem(code=problem.code, message=problem.message, hint=problem.hint))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from aiohttp import WSMsgType, web
 
@@ -17,7 +18,6 @@ from relaytui.wire.rows import LogLine
 
 HEARTBEAT = 10.0
 BEAT = 1.0
-TOO_SLOW = 4008
 POLICY_VIOLATION = 1008
 MAX_MESSAGE = 256 << 10
 
@@ -39,13 +39,14 @@ def snapshot(core: Core) -> Snapshot:
 
 
 class FeedSession:
-    def __init__(self, core: Core, ws: web.WebSocketResponse) -> None:
+    def __init__(self, core: Core, ws: web.WebSocketResponse, abort: Callable[[], None]) -> None:
         self._core = core
         self._ws = ws
+        self._abort = abort
 
     async def run(self) -> None:
         hub = self._core.hub
-        subscriber = hub.subscribe()
+        subscriber = hub.subscribe(self._abort)
         # Queued before anything else can happen: no change between the picture and the subscription is lost.
         subscriber.offer(encode(snapshot(self._core)))
         sender = asyncio.create_task(self._send(subscriber))
@@ -94,7 +95,7 @@ class FeedSession:
         ready, queue, clock = subscriber.ready, subscriber.queue, self._core.clock
         send = self._ws.send_frame
         try:
-            while not subscriber.dropped:
+            while True:
                 try:
                     await asyncio.wait_for(ready.wait(), BEAT)
                 except TimeoutError:
@@ -103,7 +104,6 @@ class FeedSession:
                 ready.clear()
                 while queue:
                     await send(subscriber.take(), WSMsgType.TEXT)
-            await self._ws.close(code=TOO_SLOW, message=b"too slow")
         except ConnectionError:
             pass  # the receiving side sees the close
 

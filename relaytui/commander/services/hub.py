@@ -32,7 +32,8 @@ WORKER_INTERVAL = 0.25
 class Subscriber:
     """One listener's queue. `dropped` once it was too slow: it connects again and gets a new snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self._give_up = give_up
         self.queue: deque[bytes] = deque()
         self.ready = asyncio.Event()
         self.dropped = False
@@ -46,12 +47,16 @@ class Subscriber:
             return
         self._size += len(data)
         if self._size > QUEUE_BYTES or len(self.queue) >= QUEUE_LENGTH:
-            self.dropped = True
-            self.queue.clear()
-            self._held.clear()
+            self._drop()
         else:
             self.queue.append(data)
-        self.ready.set()
+            self.ready.set()
+
+    def _drop(self) -> None:
+        self.dropped = True
+        self.queue.clear()
+        self._held.clear()
+        self._give_up()
 
     def take(self) -> bytes:
         data = self.queue.popleft()
@@ -69,8 +74,7 @@ class Subscriber:
             return
         held.append((epoch, n, data))
         if len(held) > QUEUE_LENGTH:
-            self.dropped = True
-            self.ready.set()
+            self._drop()
 
     def hold(self, run_id: str) -> None:
         self._held.setdefault(run_id, [])
@@ -96,8 +100,9 @@ class Hub:
 
     # -- listeners -----------------------------------------------------------------------------------------------
 
-    def subscribe(self) -> Subscriber:
-        subscriber = Subscriber()
+    def subscribe(self, give_up: Callable[[], None]) -> Subscriber:
+        """`give_up` is called when the listener is too slow: its sending side may be stuck, so it is cut off."""
+        subscriber = Subscriber(give_up)
         self._subscribers.add(subscriber)
         return subscriber
 
