@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.timer import Timer
 
 from relaytui.client.mirror import Mirror
@@ -20,7 +21,7 @@ from relaytui.dashboard.ink import TOKENS, Ink
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.dashboard.session import Session, Source
-from relaytui.dashboard.themes import Themes, choose_theme, load_themes
+from relaytui.dashboard.themes import choose_theme, first_theme, load_themes
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
@@ -58,7 +59,6 @@ class DashboardApp(App[DashboardResult]):
         theme: str | None = None,
         title: str = "relay",
         actor: str | None = None,
-        themes: Themes | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_crash: Callable[[BaseException], str] | None = None,
         plain: bool = False,
@@ -74,21 +74,43 @@ class DashboardApp(App[DashboardResult]):
         self._paint_timer: Timer | None = None
         self._painted_at = 0.0
         self._quitting = False
-        self._themes = themes if themes is not None else load_themes()
-        for name in list(self.available_themes):
-            if name != "textual-dark":  # Textual falls back on it by name
-                self.unregister_theme(name)
-        for own in self._themes.themes.values():
-            self.register_theme(own)
-        chosen = choose_theme(theme, self._themes.themes)
-        if theme is not None and theme not in self._themes.themes:
-            known = ", ".join(sorted(self._themes.themes))
-            self._themes.problems.append(f"no theme is called {clean(theme, 40)!r} (known: {known})")
-        self.theme = chosen
-        self.unregister_theme("textual-dark")
+        self._wanted_theme = theme
+        self._theme_problems: list[str] = []
+        self._begin_with_theme(first_theme(theme))
         self.ink = self._make_ink()
 
     # -- looks ----------------------------------------------------------------------------------------------------
+
+    def _begin_with_theme(self, theme: Theme | None) -> None:
+        if theme is None:
+            self._load_themes()
+        elif theme.ansi:  # changes how colours are sent: Textual's own, slower way
+            self.register_theme(theme)
+            self.theme = theme.name
+        else:
+            # Set before anything is drawn, so that the style sheet is parsed once and not twice.
+            self.register_theme(theme)
+            self.set_reactive(App.theme, theme.name)
+            self.set_class(theme.dark, "-dark-mode", update=False)
+            self.set_class(not theme.dark, "-light-mode", update=False)
+            self.stylesheet.set_variables(self.get_css_variables())
+
+    def _load_themes(self) -> None:
+        """All themes, for the palette; Textual's own leave. Those that are broken are told about."""
+        found = load_themes()
+        for name in list(self.available_themes):
+            if name not in found.themes and name != self.theme:
+                self.unregister_theme(name)
+        for theme in found.themes.values():
+            self.register_theme(theme)
+        if self.theme not in found.themes:
+            before = self.theme
+            self.theme = choose_theme(self._wanted_theme, found.themes)
+            self.unregister_theme(before)
+        if self._wanted_theme is not None and self._wanted_theme not in found.themes:
+            known = ", ".join(sorted(found.themes))
+            found.problems.append(f"no theme is called {clean(self._wanted_theme, 40)!r} (known: {known})")
+        self._theme_problems = found.problems
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return {name: value for name, value in TOKENS.items() if not value.startswith("$")}
@@ -111,11 +133,14 @@ class DashboardApp(App[DashboardResult]):
     def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self.set_interval(TICK, self.paint_now)
-        # Only after the first frame is out: what follows imports and connects.
+
+    def on_ready(self) -> None:
+        # Only after the first frame is out: what follows reads, imports and connects.
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        for problem in self._themes.problems:
+        self._load_themes()
+        for problem in self._theme_problems:
             self.say(problem, severity="warning")
         self.spawn(self._run_session())
 

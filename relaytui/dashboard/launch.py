@@ -7,16 +7,17 @@ import contextlib
 import logging
 import os
 import signal
-import traceback
 from collections.abc import Iterator
 from functools import partial
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from relaytui.dashboard.app import DashboardApp, DashboardResult
 from relaytui.dashboard.session import Source
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))
+
+
+MAX_LOG_BYTES = 1_000_000
 
 
 def run_dashboard(
@@ -37,6 +38,8 @@ def run_dashboard(
 
     def crashed(error: BaseException) -> str:
         # Frames, but no local variables: a token may be among them.
+        import traceback
+
         text = "".join(traceback.format_exception(error))
         logging.getLogger("relaytui.dashboard").error("the dashboard crashed\n%s", text)
         return f"the dashboard crashed ({type(error).__name__}); details are in {log_path}"
@@ -74,7 +77,9 @@ def _logging_to(path: Path) -> Iterator[None]:
     handler: logging.Handler
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handler = RotatingFileHandler(path, maxBytes=1_000_000, backupCount=1, encoding="utf-8", delay=True)
+        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     except OSError:
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

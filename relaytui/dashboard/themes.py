@@ -100,6 +100,25 @@ def load_themes(folders: Iterable[Path | None] | None = None) -> Themes:
     return found
 
 
+def first_theme(wanted: str | None, environ: Mapping[str, str] = os.environ) -> Theme | None:
+    """The theme to begin with, from its own file alone, so that the first frame waits for no other.
+
+    None where that file is missing, broken or names itself otherwise: then all have to be looked at.
+    """
+    name = PLAIN if environ.get("NO_COLOR") else wanted or DEFAULT_DARK
+    if not _NAME.match(name):
+        return None
+    for folder in (user_folder(environ), shipped_folder()):
+        if folder is not None and (folder / f"{name}.toml").is_file():
+            try:
+                theme = read_theme(folder / f"{name}.toml")
+            except _BadThemeError:
+                continue
+            if theme.name == name:
+                return theme
+    return None
+
+
 def read_theme(path: Path) -> Theme:
     """One theme file, every key and colour checked."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.screen import Screen
-from textual.widgets import Input
 
 from relaytui.client.link import LinkState
 from relaytui.client.mirror import Mirror
@@ -13,15 +12,10 @@ from relaytui.dashboard.actions import Place, bar_actions
 from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine
 
 if TYPE_CHECKING:
+    from textual.widgets import Input
+
     from relaytui.dashboard.app import DashboardApp
-
-
-class FilterInput(Input):
-    """One line at the bottom; enter keeps the filter, escape clears it."""
-
-    def __init__(self) -> None:
-        super().__init__(placeholder="show only what contains …", id="filter", compact=True)
-        self.display = False
+    from relaytui.dashboard.widgets.filter import FilterInput
 
 
 class RelayScreen(Screen[None]):
@@ -43,6 +37,11 @@ class RelayScreen(Screen[None]):
     def target_run(self) -> str | None:
         """The run that an action would be about."""
         return None
+
+    @property
+    def paintable(self) -> bool:
+        """Whether the widgets are there: not yet before composing, no more while leaving."""
+        return self.is_attached and bool(self.query("#keys"))
 
     def paint(self) -> None:
         """Look at the picture again, and paint what changed."""
@@ -75,14 +74,24 @@ class RelayScreen(Screen[None]):
     def set_filter(self, text: str) -> None:
         pass
 
+    @property
+    def filter_box(self) -> FilterInput | None:
+        """The line being typed in; it is there only while it is needed."""
+        found = self.query("#filter")
+        return cast("FilterInput", found.first()) if found else None
+
     def open_filter(self) -> None:
-        box = self.query_one(FilterInput)
-        box.display = True
-        box.value = self.filter_text()
-        box.focus()
+        from relaytui.dashboard.widgets.filter import FilterInput
+
+        if self.filter_box is None:
+            box = FilterInput()
+            box.value = self.filter_text()
+            self.mount(box, before="#keys")
+            box.focus()
 
     def close_filter(self) -> None:
-        self.query_one(FilterInput).display = False
+        if (box := self.filter_box) is not None:
+            box.remove()
         self.focus_content()
 
     def focus_content(self) -> None:
@@ -90,21 +99,17 @@ class RelayScreen(Screen[None]):
 
     def go_back(self) -> bool:
         """What escape does here first: close and clear the filter. False where there is none."""
-        box = self.query_one(FilterInput)
-        if box.display or self.filter_text():
-            box.value = ""
+        if self.filter_box is not None or self.filter_text():
             self.set_filter("")
             self.close_filter()
             return True
         return False
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if isinstance(event.input, FilterInput) and event.input.display:
-            self.set_filter(event.value)
+        self.set_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if isinstance(event.input, FilterInput):
-            self.close_filter()
+        self.close_filter()
 
     def on_screen_resume(self, event: Any) -> None:
         self.paint()

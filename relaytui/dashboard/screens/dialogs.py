@@ -20,6 +20,7 @@ from relaytui.dashboard.screens.lists import lease_left
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import folded
 from relaytui.wire.errors import RelayError
+from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean
@@ -273,7 +274,7 @@ class ForceDialog(RunDialog):
 
     @property
     def word(self) -> str:
-        return self.row.run_id if len(self.row.run_id) <= LONGEST_TYPED else "force"
+        return self.row.run_id if is_id(self.row.run_id) and len(self.row.run_id) <= LONGEST_TYPED else "force"
 
     @property
     def live(self) -> bool:

@@ -28,7 +28,7 @@ def joined(*groups: list[Piece]) -> list[Piece]:
 
 def heading(row: RunRow) -> list[Piece]:
     pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_status(row.status)]
-    return [*pieces, Piece("  "), Piece(row.mode, "muted")]
+    return [*pieces, Piece("  "), Piece(clean(row.mode, 128), "muted")]
 
 
 def holding(row: RunRow, now: float) -> list[list[Piece]]:
@@ -119,13 +119,13 @@ def run_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
     ]
 
 
-def peek_lines(row: RunRow, mirror: Mirror) -> list[list[Piece]]:
+def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
     """The same below the list, whatever columns gave way."""
     now = mirror.now
     return [
-        [*heading(row), Piece("  "), *why(row)],
+        as_many_as_fit(heading(row), [saved(row), why(row)], width),
         [Piece(" "), *joined(*holding(row, now))],
-        [Piece(" "), *joined(pace(row), metrics(row), saved(row))],
+        [Piece(" "), *joined(pace(row), metrics(row))],
     ]
 
 

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from relaytui.client.link import LinkState
 from relaytui.dashboard.actions import Place
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.screens.base import FilterInput, RelayScreen
+from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.facts import event_lines, peek_lines
 from relaytui.dashboard.screens.lists import Item, ListSpec, list_specs
 from relaytui.dashboard.widgets.lines import Line, Lines
@@ -47,7 +47,7 @@ class Peek(Lines):
             return [rule, *event_lines(event, home.mirror.now, width)]
         run_id = home.target_run()
         row = home.mirror.runs.get(run_id) if run_id is not None else None
-        return [rule, *peek_lines(row, home.mirror)] if row is not None else []
+        return [rule, *peek_lines(row, home.mirror, width)] if row is not None else []
 
 
 class HomeScreen(RelayScreen):
@@ -62,12 +62,8 @@ class HomeScreen(RelayScreen):
         yield StatusLine(self.mirror, title=self.relay.title)
         yield Reason(self.mirror)
         yield TabLine()
-        for name, state in self._lists.items():
-            table = Table(state.spec.columns, id=name)
-            table.display = name == self.current
-            yield table
+        yield Table(self.state.spec.columns, id=self.current)
         yield Peek(self)
-        yield FilterInput()
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -99,9 +95,12 @@ class HomeScreen(RelayScreen):
         return next((event for event in reversed(self.mirror.events) if str(event.id) == key), None)
 
     def show_list(self, name: str) -> None:
-        self.query_one(FilterInput).display = False
+        if (box := self.filter_box) is not None:
+            box.remove()
         self.table.display = False
         self.current = name
+        if not self.query(f"#{name}"):  # each list is made when it is first looked at
+            self.mount(Table(self.state.spec.columns, id=name), before="#peek")
         self.table.display = True
         self.focus_content()
         self.paint()
@@ -112,7 +111,7 @@ class HomeScreen(RelayScreen):
     # -- painting -------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        if not self.is_mounted:
+        if not self.paintable:
             return
         super().paint()
         self._paint_list()
@@ -204,7 +203,7 @@ class HomeScreen(RelayScreen):
         self.paint()
 
     def on_table_moved(self, event: Table.Moved) -> None:
-        if event.table is self.table:
+        if self.paintable and event.table is self.table:
             super().paint()
             self.query_one(Peek).refresh_content()
 

@@ -60,12 +60,12 @@ def _missing_last(value: float | None) -> Order:
 RUN_COLUMNS = (
     Column("run", "run", 9, 0, grow=23),
     Column("status", "status", 11, 1),
-    Column("step", "step", 11, 2, right=True),
+    Column("step", "step", 11, 2, right=True, least=7),
     Column("bar", "", BAR, 8),
     Column("loss", "loss", 6, 3, right=True),
     Column("rate", "rate", 6, 9, right=True),
     Column("eta", "eta", 6, 6, right=True),
-    Column("holder", "holder", 8, 5, grow=14),
+    Column("holder", "holder", 8, 5, grow=14, least=6),
     Column("epoch", "ep", 3, 7, right=True),
     Column("lease", "lease", 6, 4, right=True),
     Column("checkpoint", "saved", 7, 10, right=True),
@@ -164,9 +164,9 @@ WORKER_COLUMNS = (
     Column("run", "run", 9, 2, grow=23),
     Column("epoch", "ep", 3, 6, right=True),
     Column("seen", "heard", 8, 3, right=True),
-    Column("gpu", "gpu", 8, 4, grow=16),
-    Column("host", "host", 8, 5, grow=20),
-    Column("version", "version", 8, 7),
+    Column("gpu", "gpu", 8, 4, grow=16, least=3),
+    Column("host", "host", 8, 5, grow=20, least=4),
+    Column("version", "version", 8, 7, least=7),
 )
 
 
@@ -217,10 +217,10 @@ def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
 
 EVENT_COLUMNS = (
     Column("time", "time", 8, 2),
-    Column("kind", "event", 20, 1, grow=10),
-    Column("run", "run", 9, 3, grow=15),
+    Column("kind", "event", 20, 1, grow=10, least=8),
+    Column("run", "run", 9, 3, grow=23, least=3),
     Column("epoch", "ep", 3, 5, right=True),
-    Column("actor", "by", 8, 4, grow=10),
+    Column("actor", "by", 8, 4, grow=10, least=4),
     Column("message", "what", 24, 0, grow=200),
 )
 

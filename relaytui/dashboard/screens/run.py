@@ -10,7 +10,7 @@ from relaytui.dashboard.actions import Place
 from relaytui.dashboard.format import ago, count, size
 from relaytui.dashboard.glyphs import outcome
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.screens.base import FilterInput, RelayScreen
+from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.facts import run_lines
 from relaytui.dashboard.session import METRIC
 from relaytui.dashboard.widgets.chart import Chart
@@ -74,7 +74,6 @@ class RunScreen(RelayScreen):
                 yield Table(ATTEMPT_COLUMNS, id="attempts", selects=False)
                 yield Table(CHECKPOINT_COLUMNS, id="checkpoints", selects=False)
         yield LogView(id="log")
-        yield FilterInput()
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -97,7 +96,7 @@ class RunScreen(RelayScreen):
     # -- painting -------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        if not self.is_mounted:
+        if not self.paintable:
             return
         super().paint()
         mirror = self.mirror

@@ -10,6 +10,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from relaytui.dashboard.ink import Ink, Piece
+from relaytui.wire.text import clean
 
 Cell = tuple[Piece, ...]
 DIM = Style(dim=True)
@@ -26,6 +27,11 @@ def cut(text: str, width: int) -> str:
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else "…"[:width]
 
 
+def safe(text: str) -> str:
+    """The last gate before the terminal: whatever an oversight let this far is made harmless here."""
+    return text if text.isprintable() else clean(text)
+
+
 def fit(pieces: Iterable[Piece], width: int, *, right: bool = False) -> list[Piece]:
     """The pieces in exactly `width` cells."""
     kept: list[Piece] = []
@@ -33,6 +39,7 @@ def fit(pieces: Iterable[Piece], width: int, *, right: bool = False) -> list[Pie
     for text, ink in pieces:
         if not text:
             continue
+        text = safe(text)
         wide = width_of(text)
         if wide > left:
             if left > 0:
@@ -91,5 +98,5 @@ def strip_of(pieces: Iterable[Piece], ink: Ink, base: Style, *, width: int, over
     for text, token in pieces:
         if text:
             style = base + ink.style(token)
-            segments.append(Segment(text, style + over if over is not None else style))
+            segments.append(Segment(safe(text), style + over if over is not None else style))
     return Strip(segments).adjust_cell_length(width, base + over if over is not None else base)

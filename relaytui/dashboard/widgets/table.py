@@ -21,11 +21,15 @@ from relaytui.dashboard.widgets.lines import ink_of
 from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, strip_of, width_of
 
 HEADER = 1
+EXTRA = 8
+"""Columns of this priority and above are shown only where the others have room for what they say."""
+COMFORT = 12
+"""Cells above its least that a column may claim before such columns are shown."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """`width` cells at least, up to `grow` more where its content needs them.
+    """`width` cells, up to `grow` more where its content needs them, down to `least` where it does not.
 
     Columns grow in the order of `priority`; where room is short, the highest gives way first.
     """
@@ -36,6 +40,7 @@ class Column:
     priority: int = 0
     grow: int = 0
     right: bool = False
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +65,26 @@ def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, g
     The most important one is always there, cut if it must be.
     """
     kept = list(range(len(columns)))
+    base = [
+        column.width if column.least is None else min(column.width, max(column.least, need))
+        for column, need in zip(columns, needs, strict=True)
+    ]
+
+    def wanted(i: int) -> int:
+        return min(needs[i], columns[i].width + columns[i].grow) if columns[i].grow else base[i]
 
     def needed() -> int:
-        return sum(columns[i].width for i in kept) + gap * max(0, len(kept) - 1)
+        # Columns of little weight do not stay at the price of cutting what the others say.
+        extras = any(columns[i].priority >= EXTRA for i in kept)
+        widths = (min(max(wanted(i), base[i]), base[i] + COMFORT) if extras else base[i] for i in kept)
+        return sum(widths) + gap * max(0, len(kept) - 1)
 
     while len(kept) > 1 and needed() > width:
         kept.remove(max(kept, key=lambda i: (columns[i].priority, i)))
-    spare = width - needed()
-    widths = {i: min(columns[i].width, width) for i in kept}
+    widths = {i: min(base[i], width) for i in kept}
+    spare = width - sum(widths.values()) - gap * max(0, len(kept) - 1)
     for i in sorted(kept, key=lambda i: (columns[i].priority, i)):
-        more = max(0, min(needs[i] - widths[i], columns[i].grow, spare))
+        more = max(0, min(wanted(i) - widths[i], spare))
         widths[i] += more
         spare -= more
     placed, x = [], 0
@@ -173,8 +188,8 @@ class Table(ScrollView, can_focus=True):
                 self.refresh()
 
     def _need(self, index: int, column: Column) -> int:
-        """How many cells the widest content of a growing column takes."""
-        if not column.grow:
+        """How many cells the widest content takes, of a column that minds."""
+        if not column.grow and column.least is None:
             return column.width
         return max((sum(width_of(text) for text, _ in row.cells[index]) for row in self.rows), default=column.width)
 

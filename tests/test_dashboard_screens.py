@@ -1,0 +1,331 @@
+"""What the dashboard shows: lists, one run, and the states in which there is nothing to show."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from dashboard_fleet import RUNS, backlog, fleet, run, scripted
+from dashboard_rig import dashboard
+from scripted_commander import NOW, ScriptedCommander, snapshot
+
+from relaytui.client.endpoint import Endpoint
+from relaytui.dashboard.screens.run import RunScreen
+from relaytui.dashboard.widgets.table import Table
+from relaytui.wire.feed import EventAdded, Lines, Points, RunChanged, WorkerChanged
+from relaytui.wire.rows import EventRow, WorkerRow
+from relaytui.wire.status import RunStatus, WorkerStatus
+
+HOSTILE = (
+    "[/x] [@click=app.quit]q[/] \x1b]52;c;cHduZWQ=\x07 \x1b[2J \x9b31m \u202eevil\u2066 日本語 " + "e" + "\u0301" * 6
+)
+
+
+@pytest.fixture
+async def commander() -> AsyncIterator[ScriptedCommander]:
+    made = await ScriptedCommander().start()
+    scripted(made)
+    yield made
+    await made.stop()
+
+
+# -- lists ---------------------------------------------------------------------------------------------------------
+
+
+async def test_every_state_is_told_by_glyph_and_word(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        text = await rig.shows("● live", "sft-sh")
+        for said in (
+            "○ queued",
+            "● running",
+            "◑ draining",
+            "✓ completed",
+            "✗ failed",
+            "⊘ cancelled",
+            "↯ preempted",
+            "? lost",
+        ):
+            assert said in text
+
+
+async def test_what_matters_of_a_run_is_in_its_row_at_80_columns(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot([RUNS[0]])]
+    async with dashboard(commander) as rig:
+        text = await rig.shows("sft-shakespeare")
+        row = next(line for line in text.splitlines() if "340/400" in line)
+        for said in ("sft-shakespeare", "● running", "340/400", "2.311", "0:04", "pod-a", "4:1"):
+            assert said in row
+        assert "step_00000300" in text  # below the list, as its column gave way
+
+
+async def test_a_wide_terminal_has_all_columns(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, size=(160, 50)) as rig:
+        text = await rig.shows("sft-shakespeare")
+        header = next(line for line in text.splitlines() if "status" in line and "loss" in line)
+        for title in ("run", "status", "step", "loss", "rate", "eta", "holder", "ep", "lease", "saved"):
+            assert title in header
+        assert "━" in text
+
+
+@pytest.mark.parametrize("size", [(20, 5), (12, 3), (60, 20), (80, 24), (160, 50)])
+async def test_no_size_breaks_any_screen(commander: ScriptedCommander, size: tuple[int, int]) -> None:
+    async with dashboard(commander, size=size) as rig:
+        await rig.becomes(lambda: rig.app.mirror.loaded)
+        for key in (
+            "2",
+            "3",
+            "1",
+            "slash",
+            "x",
+            "escape",
+            "enter",
+            "v",
+            "v",
+            "v",
+            "v",
+            "escape",
+            "question_mark",
+            "escape",
+        ):
+            await rig.press(key)
+        await rig.press("f")
+        await rig.pilot.resize_terminal(20, 5)
+        await rig.pilot.pause()
+        await rig.pilot.resize_terminal(*size)
+        await rig.press("escape")
+
+
+async def test_changes_show_without_a_key(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("340/400")
+        await commander.tell(RunChanged(NOW, run("sft-shakespeare", step=355, total=400, loss=2.2)))
+        await rig.shows("355/400", without="340/400")
+        await rig.press("2")
+        await commander.tell(
+            WorkerChanged(now=NOW, worker=WorkerRow("pod-new", "i-n", WorkerStatus.CONNECTING, NOW, NOW))
+        )
+        await rig.shows("pod-new", "◔ connecting")
+        await rig.press("3")
+        await commander.tell(EventAdded(EventRow(99, NOW, "run.completed", "pod-a", "reached step 400", "sft-x", 3)))
+        await rig.shows("run.completed", "reached step 400")
+
+
+async def test_the_selection_stays_on_its_run_when_order_and_rows_change(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        table = rig.app.screen.query_one("#runs", Table)
+        table.select("rl-rewrite")
+        for _ in range(6):
+            await rig.press("o")
+            assert table.cursor_key == "rl-rewrite"
+        await rig.press("O")
+        await commander.tell(RunChanged(NOW, run("aaa-new")))
+        await rig.shows("aaa-new")
+        assert table.cursor_key == "rl-rewrite"
+
+
+async def test_the_filter_counts_and_escape_clears_it(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("slash", *"sweep")
+        await rig.shows("2 of 9", "sweep-lr-03", without="rl-rewrite")
+        await rig.press("enter")
+        await rig.press("escape")
+        await rig.shows("rl-rewrite")
+
+
+async def test_filtered_to_nothing_says_so_and_how_to_get_back(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("slash", *"zzz")
+        await rig.shows("none of 9 runs contains zzz", "esc shows all")
+
+
+async def test_a_key_typed_into_the_filter_is_text(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("slash", "q", "f", "d")
+        assert rig.app.is_running
+        await rig.shows("qfd")
+
+
+# -- nothing to show -----------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_commander_says_what_to_do_next(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot()]
+    async with dashboard(commander) as rig:
+        await rig.shows("no runs yet", f"COMMANDER_URL={commander.endpoint.url}", "relay-agent run", "relay-tui demo")
+        await rig.press("2")
+        await rig.shows("no workers yet", "relay-agent doctor")
+        await rig.press("3")
+        await rig.shows("nothing has happened yet")
+
+
+async def test_connecting_says_to_whom_and_why_it_takes_long(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, source=Endpoint("http://127.0.0.1:9", "t")) as rig:
+        await rig.shows("◌ connecting", "127.0.0.1:9", "no commander answers")
+
+
+async def test_a_stranger_on_the_port_is_said(commander: ScriptedCommander) -> None:
+    commander.proof_token = "someone else's"
+    async with dashboard(commander, size=(120, 30)) as rig:
+        await rig.shows("✗ refused", "did not prove to be your commander", "not connected")
+
+
+async def test_a_stale_picture_stays_and_says_since_when(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("● live", "340/400")
+        await commander.stop()
+        await rig.shows("◌ stale since", "340/400")
+
+
+# -- one run -------------------------------------------------------------------------------------------------------
+
+
+async def opened(rig: object) -> None:
+    from dashboard_rig import Rig
+
+    assert isinstance(rig, Rig)
+    await rig.shows("sft-sh")
+    rig.app.screen.query_one("#runs", Table).select("sft-shakespeare")
+    await rig.press("enter")
+    await rig.becomes(lambda: bool(rig.commander.watches) and rig.commander.watches[-1].runs == ["sft-shakespeare"])
+
+
+async def test_an_opened_run_shows_progress_curve_attempts_checkpoints_and_log(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, size=(120, 40)) as rig:
+        await opened(rig)
+        await commander.tell(*backlog())
+        text = await rig.shows(
+            "340/400  85%", "● going on", "? lost", "step_00000300", "step 340/400 loss", "following"
+        )
+        assert "held by pod-a" in text
+        assert "lowest" in text
+        assert any("\u2800" < char <= "\u28ff" for char in text), "the curve is drawn"
+
+
+async def test_new_lines_and_points_appear_as_they_come(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await opened(rig)
+        await commander.tell(*backlog())
+        await rig.shows("step 340/400 loss")
+        await commander.tell(
+            Lines("sft-shakespeare", 3, 92, NOW, ["step 341/400 loss 0.5000"]),
+            Points("sft-shakespeare", "loss", [(3, 341, 0.5)]),
+        )
+        await rig.shows("step 341/400 loss 0.5000", "lowest 0.500")
+
+
+async def test_scrolled_up_the_log_stays_and_counts_what_is_new(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await opened(rig)
+        await commander.tell(*backlog())
+        await rig.shows("step 340/400 loss")
+        await rig.press("pageup", "pageup")
+        await rig.shows("held", without="following")
+        before = rig.text.splitlines()[14:23]
+        await commander.tell(Lines("sft-shakespeare", 3, 92, NOW, ["new one", "new two", "new three"]))
+        await rig.shows("3 new below")
+        assert rig.text.splitlines()[14:23] == before
+        await rig.press("end")
+        await rig.shows("new three", "following")
+
+
+async def test_the_logs_filter_counts_and_recovers(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await opened(rig)
+        await commander.tell(*backlog())
+        await rig.shows("step 340/400 loss")
+        await rig.press("slash", *"clipped")
+        await rig.shows("3 of 93 lines with clipped", "warning: clipped gradient")
+        await rig.press("escape")
+        await rig.shows("step 340/400 loss")
+        await rig.press("escape")
+        await rig.shows("1 runs 9")
+
+
+async def test_views_cycle_through_all_log_curve_history(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, size=(60, 20)) as rig:
+        await opened(rig)
+        await commander.tell(*backlog())
+        await rig.shows("loss", "following")
+        await rig.press("v")
+        await rig.shows("following", without="lowest")
+        await rig.press("v")
+        await rig.shows("lowest", without="following")
+        await rig.press("v")
+        await rig.shows("checkpoint", "outcome", without="following")
+
+
+async def test_a_run_lost_and_granted_anew_is_read_again(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await opened(rig)
+        await rig.shows("going on")
+        asked = sum(path == "/api/runs/sft-shakespeare" for _, path, _, _ in commander.requests)
+        await commander.tell(RunChanged(NOW, run("sft-shakespeare", epoch=4, attempts=4, holder="pod-z")))
+        await rig.becomes(
+            lambda: sum(path == "/api/runs/sft-shakespeare" for _, path, _, _ in commander.requests) > asked
+        )
+
+
+async def test_leaving_a_run_stops_its_lines(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await opened(rig)
+        await rig.press("escape")
+        await rig.becomes(lambda: commander.watches[-1].runs == [])
+
+
+# -- what pods say -------------------------------------------------------------------------------------------------
+
+
+async def test_text_of_pods_is_never_markup_nor_control(commander: ScriptedCommander) -> None:
+    odd = run(HOSTILE, message=HOSTILE, holder=HOSTILE, newest_checkpoint=HOSTILE, mode=HOSTILE)
+    worker = WorkerRow(HOSTILE, "i-odd", WorkerStatus.BUSY, NOW, NOW, HOSTILE, HOSTILE, HOSTILE, 1, HOSTILE)
+    event = EventRow(50, NOW, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, {"k": HOSTILE})
+    commander.greeting = [snapshot([odd, RUNS[0]], [worker], [event])]
+    async with dashboard(commander, size=(120, 40)) as rig:
+        await rig.shows("[/x]")
+        for key in ("2", "3", "1", "f", "escape", "d", "escape", "question_mark", "escape"):
+            await rig.press(key)
+            assert_harmless(rig.text)
+        rig.app.say(HOSTILE)
+        await rig.pilot.pause()
+        assert_harmless(rig.text)
+        rig.app.push_screen(RunScreen("sft-shakespeare"))
+        await rig.pilot.pause()
+        await commander.tell(Lines("sft-shakespeare", 3, 1, NOW, [HOSTILE, "日本語" * 200, "e" + "\u0301" * 500]))
+        text = await rig.shows("[/x] [@click=app.quit]q[/]")
+        assert_harmless(text)
+        await rig.press("w")
+        assert_harmless(rig.text)
+        assert all(strip.cell_length == 120 for strip in rig.app.screen._compositor.render_strips())
+
+
+def assert_harmless(text: str) -> None:
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    assert "\u202e" not in text
+    assert "cHduZWQ=" not in text
+
+
+async def test_the_palette_survives_odd_run_ids(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot([run(HOSTILE), RUNS[0]])]
+    async with dashboard(commander, size=(120, 40)) as rig:
+        await rig.shows("[/x]")
+        await rig.press("ctrl+p")
+        await rig.press(*"open sft")
+        await rig.shows("open sft-shakespeare")
+
+
+async def test_states_are_legible_without_colours(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, theme="relay-ansi", plain=True) as rig:
+        await rig.shows("● running", "sft-sh")
+        assert rig.app.ink.plain
+        styles = [
+            segment.style
+            for strip in rig.app.screen._compositor.render_strips()
+            for segment in strip
+            if segment.style is not None and segment.text.strip()
+        ]
+        assert any(style.reverse for style in styles), "the selected row is reversed"
+        assert fleet().runs[0].status is RunStatus.RUNNING
