@@ -9,7 +9,8 @@ from tests.bench.commander_process import commander
 from tests.bench.rounds import Bench, Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured
 
-CONNECTIONS = 16
+CONNECTIONS = 64
+"""Agents that flood at once, as when a network comes back. Each has four frames in flight, as a real one has."""
 SECONDS = 1.5
 READY = 60.0
 
