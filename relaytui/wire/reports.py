@@ -19,7 +19,8 @@ Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Data = Annotated[dict[Name, ShortText], Meta(max_length=64)]
 
 
-class Report(Struct, frozen=True, tag_field="type", omit_defaults=True):
+class Report(Struct, frozen=True, tag_field="type", omit_defaults=True, gc=False):
+    # Reports come by the hundred thousand and cannot be in a cycle: the collector need not look at them.
     t: float
 
 
