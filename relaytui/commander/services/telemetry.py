@@ -25,8 +25,9 @@ from relaytui.wire.proof import token_hash
 from relaytui.wire.reports import AnyReport, Gap, Log, Step
 from relaytui.wire.text import MAX_LINE, clean
 
-MAX_METRICS = 256
-"""Names of metrics kept as an attempt's last values; points of all of them are in the frames."""
+SHOWN = ("loss", "lr", "reward")
+"""Metrics whose last values are kept; points of all of them are in the frames."""
+_KINDS = frozenset({Step, Log, Gap})
 
 Acked = Callable[[int, BaseException | None], None]
 
@@ -94,6 +95,8 @@ class Telemetry:
 
         `acked(seq, error)` is called after the commit with how far the stream is stored.
         """
+        if not _KINDS.issuperset(map(type, reports)):
+            raise wrong_stream(next(r for r in reports if type(r) not in _KINDS), "telemetry")
         last_seq = first_seq + len(reports) - 1
         if first_seq > stream.received + 1:
             return Missing(stream.received + 1)
@@ -108,13 +111,17 @@ class Telemetry:
         data = raw
         if known or cleaned is not reports:
             reports, data = cleaned, encode(list(cleaned))
-        summary = _summary(stream.last, reports, self._clock.wall(), last_seq)
-        stream.last = summary.last
+        at = self._clock.wall()
+        first_line, last_line = _line_span(reports)
+        last = _after(stream.last, reports, at, last_seq)
+        if last_line > last.lines:
+            last = replace(last, lines=last_line)
+        stream.last = last
         stream.received = last_seq
         if last_seq > stream.published:
             stream.published = last_seq
-            self._show(summary.last, reports)
-        frame = store.Frame(first_seq, last_seq, summary.first_line, summary.last_line, summary.last.reported_at, data)
+            self._show(last, reports)
+        frame = store.Frame(first_seq, last_seq, first_line, last_line, at, data)
 
         def done(_: None, error: BaseException | None) -> None:
             if error is None:
@@ -123,7 +130,7 @@ class Telemetry:
                 stream.broken = True
             acked(stream.committed, error)
 
-        self._telemetry.submit_to(store.add_frames, (stream.id, frame, summary.last), done)
+        self._telemetry.submit_to(store.add_frames, (stream.id, frame, last), done)
         return None
 
     def _show(self, last: store.Last, reports: Sequence[AnyReport]) -> None:
@@ -148,68 +155,46 @@ class Telemetry:
             self._hub.points(run_id, "loss", points)
 
 
-class _Summary:
-    __slots__ = ("first_line", "last", "last_line")
-
-    def __init__(self, last: store.Last, first_line: int, last_line: int) -> None:
-        self.last = last
-        self.first_line = first_line
-        self.last_line = last_line
-
-
-def _summary(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int) -> _Summary:
-    """What a frame makes of the last values; RelayError where a report is of the other stream."""
-    steps = [report for report in reports if isinstance(report, Step)]
-    first_line, last_line = _line_span(reports, len(steps))
-    step, total, rate, metrics, first_loss = before.step, before.total, before.rate, before.metrics, before.first_loss
-    if steps:
-        metrics = dict(metrics)
-        for report in steps:
-            metrics.update(report.metrics)
-            if report.total is not None:
-                total = report.total
-        step, rate = steps[-1].step, steps[-1].rate
-        if first_loss is None and "loss" in metrics:
-            first_loss = next((report.metrics["loss"] for report in steps if "loss" in report.metrics), None)
-    if len(metrics) > MAX_METRICS:
-        metrics = _fewer(metrics)
-    last = store.Last(
-        before.run_id, before.epoch, last_seq, max(before.lines, last_line), at,
-        step, total, rate, metrics, first_loss,
-    )  # fmt: skip
-    return _Summary(last, first_line, last_line)
-
-
-def _line_span(reports: Sequence[AnyReport], steps: int) -> tuple[int, int]:
-    """Numbers of the first and last line, gaps included, 0 where there is none."""
-    first = last = 0
-    others = 0
-    for report in reports:
-        if isinstance(report, Log):
-            if report.lines:
-                first = first or report.n
-                last = report.n + len(report.lines) - 1
-            others += 1
-        elif isinstance(report, Gap):
-            first = first or report.n
-            last = report.n + max(report.count, 1) - 1
-            others += 1
-    if steps + others != len(reports):
-        raise wrong_stream(next(r for r in reports if not isinstance(r, Step | Log | Gap)), "telemetry")
-    return first, last
-
-
-def _fewer(metrics: dict[str, Number]) -> dict[str, Number]:
-    """The names that the dashboard shows, and the first of the others."""
-    kept: dict[str, Number] = {}
-    for name in ("loss", "lr", "reward"):
-        if name in metrics:
-            kept[name] = metrics[name]
-    for name, value in metrics.items():
-        if len(kept) >= MAX_METRICS:
+def _after(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int) -> store.Last:
+    """The last values once these reports were taken in. Read from the newest on: most is known after one look."""
+    step, total, rate, first_loss = before.step, before.total, before.rate, before.first_loss
+    newest: Step | None = None
+    wanted = set(SHOWN)
+    metrics: dict[str, Number] = {}
+    for report in reversed(reports):
+        if not isinstance(report, Step):
+            continue
+        if newest is None:
+            newest = report
+            step, total, rate = report.step, report.total, report.rate
+        elif total is None:
+            total = report.total
+        for name in wanted & report.metrics.keys():
+            metrics[name] = report.metrics[name]
+            wanted.discard(name)
+        if total is not None and not wanted:
             break
-        kept.setdefault(name, value)
-    return kept
+    if first_loss is None and "loss" in metrics:
+        first_loss = next(r.metrics["loss"] for r in reports if isinstance(r, Step) and "loss" in r.metrics)
+    return store.Last(
+        before.run_id, before.epoch, last_seq, before.lines, at, step, before.total if total is None else total, rate,
+        before.metrics | metrics, first_loss,
+    )  # fmt: skip
+
+
+def _line_span(reports: Sequence[AnyReport]) -> tuple[int, int]:
+    """Numbers of the first and last line, gaps included, 0 where there is none."""
+    first = next((span for report in reports if (span := _span(report))), (0, 0))
+    last = next((span for report in reversed(reports) if (span := _span(report))), (0, 0))
+    return first[0], last[1]
+
+
+def _span(report: AnyReport) -> tuple[int, int] | None:
+    if isinstance(report, Log) and report.lines:
+        return report.n, report.n + len(report.lines) - 1
+    if isinstance(report, Gap):
+        return report.n, report.n + max(report.count, 1) - 1
+    return None
 
 
 def _has_long_line(reports: Sequence[AnyReport]) -> bool:
