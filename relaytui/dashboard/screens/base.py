@@ -59,7 +59,7 @@ class RelayScreen(Screen[None]):
     @property
     def can_go_back(self) -> bool:
         """Whether escape does anything here."""
-        return bool(self.filter_text()) or len(self.app.screen_stack) > 1
+        return bool(self.filter_text()) or self.app.screen_stack[0] is not self
 
     @property
     def stale(self) -> bool:

@@ -87,7 +87,8 @@ class LogView(ScrollView, can_focus=True):
             self._append(fresh)
             if not self.following:
                 self.new_below += len(self._rows) - rows_before
-            self._drop_old()
+            if now[1] != self._seen[1]:
+                self._drop_old()
         self._seen = now
         self._sized()
 

@@ -1,0 +1,206 @@
+"""Acts on a run: what the dialogs say, what they ask for, and what happens when the run changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from dashboard_fleet import RUNS, run, scripted
+from dashboard_rig import Rig, dashboard
+from scripted_commander import NOW, ScriptedCommander, snapshot
+from textual.widgets import Button
+
+from relaytui.client.answers import RunDetail
+from relaytui.dashboard.screens.dialogs import DrainDialog, ForceDialog, QuitDialog
+from relaytui.dashboard.session import Opened
+from relaytui.dashboard.widgets.table import Table
+from relaytui.wire.codec import parse
+from relaytui.wire.errors import RelayError
+from relaytui.wire.feed import RunChanged
+from relaytui.wire.rows import RunRow
+from relaytui.wire.status import RunStatus
+
+NAME = "sft-shakespeare"
+FORCE = ("POST", f"/api/runs/{NAME}/force-acquire")
+DRAIN = ("POST", f"/api/runs/{NAME}/drain")
+
+
+@pytest.fixture
+async def commander() -> AsyncIterator[ScriptedCommander]:
+    made = await ScriptedCommander().start()
+    scripted(made)
+    made.answers[FORCE] = (200, {"run": RUNS[0], "epoch": 4})
+    made.answers[DRAIN] = (200, {"run": RUNS[0], "order_id": 7})
+    yield made
+    await made.stop()
+
+
+async def ask(rig: Rig, key: str, run_id: str = NAME) -> None:
+    await rig.shows("sft-")
+    rig.app.screen.query_one("#runs", Table).select(run_id)
+    await rig.press(key)
+
+
+def posted(commander: ScriptedCommander) -> list[tuple[str, object]]:
+    return [(path, parse(body)) for method, path, _, body in commander.requests if method == "POST"]
+
+
+async def test_drain_names_target_holder_age_lease_and_consequence_and_begins_on_cancel(
+    commander: ScriptedCommander,
+) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "d")
+        text = await rig.shows("Drain", NAME, "pod-a", "last report", "left", "SIGTERM", "queued again")
+        assert "epoch 3" in text
+        assert rig.app.focused is not None
+        assert rig.app.focused.id == "cancel"
+        await rig.press("enter")
+        await rig.becomes(lambda: not isinstance(rig.app.screen, DrainDialog))
+        assert posted(commander) == []
+
+
+async def test_drain_is_sent_with_epoch_who_and_why(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "d")
+        await rig.shows("Drain")
+        rig.app.screen.query_one("#why").focus()
+        await rig.press(*"rest", "enter", "enter")
+        await rig.shows("drain ordered")
+        assert posted(commander) == [(DRAIN[1], {"expected_epoch": 3, "why": "rest"})]
+        sent = next(headers for method, _, headers, _ in commander.requests if method == "POST")
+        assert sent["X-Relay-Actor"] == "ada"
+
+
+async def test_force_on_a_live_lease_wants_the_name_typed(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("Force-acquire", "pod-a loses the run", f"type {NAME} to confirm")
+        go = rig.app.screen.query_one("#go", Button)
+        assert go.disabled
+        rig.app.screen.query_one("#typed").focus()
+        await rig.press(*"sft-")
+        assert go.disabled
+        await rig.press(*"shakespeare")
+        assert not go.disabled
+        await rig.press("enter", "enter")
+        await rig.shows("epoch 4 is burned")
+        assert posted(commander) == [(FORCE[1], {"expected_epoch": 3, "why": "", "pod_gone": False})]
+
+
+async def test_force_where_the_pod_is_gone_says_what_that_risks(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("[ ] the old pod is gone")
+        rig.app.screen.query_one("#gone").focus()
+        await rig.press("space")
+        await rig.shows("[x] the old pod is gone", "trainers run for a while")
+        rig.app.screen.query_one("#typed").focus()
+        await rig.press(*NAME, "enter", "enter")
+        await rig.shows("epoch 4 is burned")
+        assert posted(commander)[0][1] == {"expected_epoch": 3, "why": "", "pod_gone": True}
+
+
+async def test_force_on_a_run_that_nobody_holds_needs_no_typing(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot([run(NAME, RunStatus.QUEUED)])]
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("Nobody holds this run")
+        assert not rig.app.screen.query_one("#go", Button).disabled
+
+
+async def test_a_run_that_changed_is_refused_shown_anew_and_decided_again(commander: ScriptedCommander) -> None:
+    """The override carries the epoch it was decided on; the next try carries the one that was then shown."""
+    anew: RunRow = run(NAME, epoch=5, holder="pod-z", attempts=5, updated_at=NOW + 9)
+    commander.answers[FORCE] = (
+        409,
+        {"error": {"code": "epoch_changed", "message": f"{NAME} was granted anew (epoch 5)", "hint": "look again"}},
+    )
+    commander.answers["GET", f"/api/runs/{NAME}"] = (200, RunDetail(NOW, anew))
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("pod-a loses the run")
+        rig.app.screen.query_one("#typed").focus()
+        await rig.press(*NAME, "enter", "enter")
+        await rig.shows("granted anew", "pod-z loses the run", "epoch 5")
+        assert rig.app.screen.query_one("#go", Button).disabled, "it has to be typed again"
+        commander.answers[FORCE] = (200, {"run": anew, "epoch": 6})
+        rig.app.screen.query_one("#typed").focus()
+        await rig.press(*NAME, "enter", "enter")
+        await rig.shows("epoch 6 is burned")
+        assert [body["expected_epoch"] for _, body in posted(commander)] == [3, 5]  # type: ignore[index]
+
+
+async def test_a_change_seen_while_asking_is_said_before_confirming(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("pod-a loses the run")
+        await commander.tell(RunChanged(NOW, run(NAME, epoch=9, holder="pod-q")))
+        await rig.shows("changed meanwhile", "epoch 9, held by pod-q", "pod-a loses the run")
+
+
+async def test_a_failure_stays_in_the_dialog(commander: ScriptedCommander) -> None:
+    commander.answers[DRAIN] = (
+        409,
+        {"error": {"code": "not_held", "message": "nobody holds it any more", "hint": "nothing to drain"}},
+    )
+    async with dashboard(commander) as rig:
+        await ask(rig, "d")
+        await rig.shows("Drain")
+        await rig.press("tab", "enter")
+        await rig.shows("nobody holds it any more")
+        assert isinstance(rig.app.screen, DrainDialog)
+
+
+async def test_what_cannot_be_done_is_said_and_not_asked(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "d", "sft-baseline")
+        await rig.shows("sft-baseline is completed")
+        await ask(rig, "d", "llama-ft-final-v2")
+        await rig.shows("is draining already")
+        assert not isinstance(rig.app.screen, DrainDialog | ForceDialog)
+        assert posted(commander) == []
+
+
+# -- quitting ------------------------------------------------------------------------------------------------------
+
+
+async def test_attached_quits_at_once(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("q")
+    assert rig.app.return_value is not None
+    assert rig.app.return_value.reason == "quit"
+
+
+@pytest.mark.parametrize(("button", "reason"), [("leave", "leave"), ("stop", "stop")])
+async def test_an_embedded_commander_with_live_leases_is_not_stopped_unasked(
+    commander: ScriptedCommander, button: str, reason: str
+) -> None:
+    async with dashboard(commander, source=lambda: Opened(commander.endpoint, embedded=True)) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("q")
+        await rig.shows("Leave it running", "3 runs are held by agents")
+        assert rig.app.focused is not None
+        assert rig.app.focused.id == "cancel"
+        await rig.press("q", "ctrl+q")
+        assert sum(isinstance(screen, QuitDialog) for screen in rig.app.screen_stack) == 1
+        await rig.press("escape")
+        await rig.shows("sft-sh", without="Leave it running")
+        await rig.press("q")
+        await rig.shows("Leave it running")
+        rig.app.screen.query_one(f"#{button}").focus()
+        await rig.press("enter")
+    assert rig.app.return_value is not None
+    assert rig.app.return_value.reason == reason
+
+
+async def test_a_commander_that_cannot_be_opened_ends_it_with_that_error(commander: ScriptedCommander) -> None:
+    def opening() -> Opened:
+        raise RelayError("port_in_use", "port 8080 is taken", "choose another with --port")
+
+    async with dashboard(commander, source=opening) as rig:
+        await rig.becomes(lambda: rig.app.return_value is not None)
+    assert rig.app.return_value is not None
+    assert rig.app.return_value.reason == "failed"
+    assert rig.app.return_value.error is not None
+    assert rig.app.return_value.error.code == "port_in_use"

@@ -1,0 +1,194 @@
+"""The dashboard as its users have it: a real terminal, a real commander; and the terminal comes back, always."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relaytui.client.discover import local_endpoint, read_key
+from relaytui.commander.embedded import EmbeddedCommander
+from relaytui.commander.settings import CommanderSettings
+from relaytui.wire.proof import derived_token
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+RELAY_TUI = str(Path(sys.executable).parent / "relay-tui")
+
+
+class Terminal:
+    """A tmux pane of its own server, with a shell that stays after the program ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = f"relay-test-{uuid.uuid4().hex[:12]}"
+        self._folder = folder
+
+    def tmux(self, *args: str) -> str:
+        done = subprocess.run(["tmux", "-L", self._socket, *args], capture_output=True, text=True, timeout=20)
+        return done.stdout
+
+    def start(self, argv: list[str], env: dict[str, str], *, size: tuple[int, int] = (80, 24)) -> None:
+        settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
+        line = f"cd {shlex.quote(str(self._folder))}; echo SHELL; env {settings} {shlex.join(argv)}; echo BACK=$?; cat"
+        (self._folder / "tmux.conf").write_text("set -g default-terminal tmux-256color\nset -g status off\n")
+        self.tmux(
+            "-f", str(self._folder / "tmux.conf"),
+            "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "sh", "-c", line,
+        )  # fmt: skip
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def text(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def flags(self) -> tuple[str, ...]:
+        return tuple(self.tmux("display-message", "-p", "#{alternate_on} #{mouse_any_flag} #{cursor_flag}").split())
+
+    def shows(self, *wanted: str, seconds: float = 20.0) -> str:
+        deadline = time.monotonic() + seconds
+        while True:
+            text = self.text()
+            if all(part in text for part in wanted):
+                return text
+            assert time.monotonic() < deadline, f"never showed {wanted}:\n{text}"
+            time.sleep(0.05)
+
+    def given_back(self, code: int) -> str:
+        text = self.shows(f"BACK={code}", "SHELL")
+        assert self.flags() == ("0", "0", "1"), "no alternate screen, no mouse reports, a cursor"
+        return text
+
+    def pid_of(self, word: str) -> int:
+        """The program's process, below the pane's shell."""
+        shell = int(self.tmux("display-message", "-p", "#{pane_pid}"))
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == shell and word in (path / "cmdline").read_text():
+                    return int(path.name)
+        raise AssertionError(f"{word} is not running:\n{self.text()}")
+
+    def close(self) -> None:
+        self.tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    made = Terminal(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """The state folder of a commander that serves, with one run held by an original worker."""
+    folder = tmp_path / "state"
+    commander = EmbeddedCommander(CommanderSettings(state=folder, port=0))
+    commander.start()
+    asyncio.run(_hold_a_run(folder))
+    yield folder
+    commander.stop()
+
+
+async def _hold_a_run(folder: Path) -> None:
+    import aiohttp
+
+    endpoint, key = local_endpoint(folder), read_key(folder)
+    assert endpoint is not None
+    assert key is not None
+    headers = {"X-Relay-Secret": derived_token(key, "worker")}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        body = {"worker_id": "pod-a", "run_id": "sft-terminal"}
+        async with session.post(f"{endpoint.url}/api/lease/acquire", json=body) as answer:
+            token = (await answer.json())["lease_token"]
+        report = {"lease_token": token, "run_id": "sft-terminal", "status": "RUNNING", "step": 7}
+        async with session.post(f"{endpoint.url}/api/job/report", json=report) as answer:
+            assert answer.status == 200
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "xdg"),
+        "PATH": os.environ["PATH"],
+        "LC_ALL": "C.UTF-8",
+        "COLORTERM": "truecolor",
+    }
+
+
+def test_a_real_run_in_a_real_terminal(terminal: Terminal, state: Path, tmp_path: Path) -> None:
+    terminal.start([RELAY_TUI, "--state", str(state)], environment(tmp_path))
+    terminal.shows("● live", "sft-terminal", "● running", "pod-a", "drain")
+    terminal.keys("3")
+    terminal.shows("lease.granted", "sft-terminal")
+    terminal.keys("1")
+    terminal.shows("eta")
+    terminal.keys("Enter")
+    terminal.shows("● going on", "esc back")
+    terminal.keys("d")
+    terminal.shows("Drain", "pod-a", "SIGTERM", "Cancel")
+    terminal.keys("Tab", "Enter")
+    terminal.shows("speaks the original protocol and takes no orders")  # the commander's no stays in the dialog
+    terminal.keys("Escape")
+    terminal.shows("esc back")
+    terminal.keys("f")
+    terminal.shows("pod-a loses the run", "type sft-terminal to confirm")
+    terminal.keys("BTab", "sft-terminal", "Enter", "Enter")
+    terminal.shows("epoch 2 is burned")
+    terminal.keys("q")
+    terminal.given_back(0)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_gives_the_terminal_back(
+    terminal: Terminal, state: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    terminal.start([RELAY_TUI, "--state", str(state)], environment(tmp_path))
+    terminal.shows("● live", "sft-terminal")
+    os.kill(terminal.pid_of("relay-tui"), number)
+    terminal.given_back(code)
+
+
+def test_a_crash_gives_the_terminal_back_and_tells_no_secret(terminal: Terminal, tmp_path: Path) -> None:
+    log = tmp_path / "dashboard.log"
+    script = tmp_path / "crash.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from relaytui.dashboard.launch import run_dashboard\n"
+        "def opening():\n"
+        "    token = 'hush-' + 'hush'\n"
+        "    raise RuntimeError('boom')\n"
+        f"result = run_dashboard(opening, log_path=Path({str(log)!r}))\n"
+        "print(result.message)\n"
+        "sys.exit(1 if result.reason == 'crash' else 0)\n"
+    )
+    terminal.start([sys.executable, str(script)], environment(tmp_path))
+    text = terminal.given_back(1)
+    assert "the dashboard crashed (RuntimeError)" in text.replace("\n", "")
+    assert "Traceback" not in text
+    said = log.read_text()
+    assert "boom" in said
+    assert "hush-hush" not in said
+
+
+def test_without_colours_a_state_is_read_from_glyph_and_word(terminal: Terminal, state: Path, tmp_path: Path) -> None:
+    terminal.start([RELAY_TUI, "--state", str(state)], {**environment(tmp_path), "NO_COLOR": "1"})
+    terminal.shows("● running", "sft-terminal")
+    coloured = terminal.tmux("capture-pane", "-p", "-e")
+    assert "38;" not in coloured
+    assert "48;" not in coloured
+    assert "\x1b[7m" in coloured or ";7m" in coloured, "the selected row is reversed"
+    terminal.keys("q")
+    terminal.given_back(0)
