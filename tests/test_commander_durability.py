@@ -1,0 +1,285 @@
+"""What was acknowledged is there: after kill -9 at any moment, and where the disk fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from commander_kit import DEADLINE, Agent, log, published, running, started, step
+
+from relaytui.commander.store.database import RELAY, open_database, statements
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.errors import RelayError
+from relaytui.wire.proof import derived_token
+
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+from relaytui.commander.server import Commander
+from relaytui.commander.settings import CommanderSettings
+
+async def main():
+    commander = Commander(CommanderSettings(state=Path(sys.argv[1]), port=int(sys.argv[2])))
+    await commander.start()
+    print(commander.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class Process:
+    """A commander in a process of its own, to be killed."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    async def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", RUNNER, str(self.state), str(self.port)], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), DEADLINE)
+        assert line, "the commander did not start"
+        self.port = int(line)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def headers(self) -> dict[str, str]:
+        return {"X-Relay-Secret": derived_token((self.state / "key").read_bytes(), "operator")}
+
+    async def agent(self, session: aiohttp.ClientSession) -> Agent:
+        ws = await session.ws_connect(self.url + "/ws/agent", headers=self.headers())
+        agent = Agent(ws, "pod", "pod-1")
+        await agent.say(type="hello", protocol=1, worker="pod", incarnation="pod-1")
+        await agent.hear("welcome")
+        return agent
+
+    async def get(self, session: aiohttp.ClientSession, path: str) -> Any:
+        async with session.get(self.url + path, headers=self.headers()) as answer:
+            return await answer.json()
+
+
+async def talk(agent: Agent, sent: int, checkpoints: int) -> tuple[int, int, int, int]:
+    """Sends lines and checkpoints as fast as they are taken, until the commander dies.
+
+    (lines sent, lines acknowledged, checkpoints sent, checkpoints acknowledged) - the spool of an agent, in short.
+    """
+    acked = {"telemetry": 0, "state": 0}
+
+    async def listen() -> None:
+        while True:
+            message = await agent.ws.receive()
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                return
+            body = orjson.loads(message.data)
+            assert body["type"] == "ack", body
+            acked[body["stream"]] = max(acked[body["stream"]], body["seq"])
+
+    listening = asyncio.create_task(listen())
+    try:
+        while not listening.done():
+            sent += 10
+            await agent.send("telemetry", *(log(n, f"line {n}") for n in range(sent - 9, sent + 1)), first_seq=sent - 9)
+            checkpoints += 1
+            await agent.send("state", published(checkpoints), first_seq=checkpoints + 1)
+            await asyncio.sleep(0)
+    except (ConnectionError, aiohttp.ClientError):
+        pass
+    await listening
+    return sent, acked["telemetry"], checkpoints, acked["state"] - 1
+
+
+async def test_kill_9_at_any_moment_loses_nothing_acknowledged_and_doubles_nothing(tmp_path: Path) -> None:
+    process = Process(tmp_path / "state")
+    dice = random.Random(7)
+    await process.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            agent = await process.agent(session)
+            granted = await agent.acquire("run-1", request_id="q")
+            await agent.state(started())
+            lines = checkpoints = 0
+            for _ in range(4):
+                talking = asyncio.create_task(talk(agent, lines, checkpoints))
+                await asyncio.sleep(dice.uniform(0.02, 0.25))  # the moment is the test
+                process.kill()
+                _, lines, _, checkpoints = await talking
+                await process.start()
+                agent = await process.agent(session)
+                # A retry after the crash gets the same grant: the lease is as valid as it was.
+                again = await agent.acquire("run-1", request_id="q")
+                assert (again["epoch"], again["token"]) == (1, granted["token"])
+                assert (await agent.renew())["type"] == "renewed"
+                # From the first one that was not acknowledged on, everything is sent again.
+                last = max(lines, 10)
+                await agent.send(
+                    "telemetry", *(log(n, f"line {n}") for n in range(last - 9, last + 1)), first_seq=last - 9
+                )
+                lines = (await agent.hear("ack"))["seq"]
+                await agent.send("state", started(), first_seq=1)
+                checkpoints = (await agent.hear("ack"))["seq"] - 1
+            page = await process.get(session, "/api/runs/run-1/log?limit=5000")
+            assert [line["text"] for line in page["lines"]] == [
+                f"line {n}" for n in range(lines - len(page["lines"]) + 1, lines + 1)
+            ]
+            body = await process.get(session, "/api/runs/run-1")
+            assert body["run"]["published"] == checkpoints
+            assert body["attempts"][0]["lines"] == lines
+            events = (await process.get(session, "/api/events?run=run-1&limit=1000"))["events"]
+            kinds = [event["kind"] for event in events]
+            assert kinds.count("lease.granted") == kinds.count("run.started") == 1 or len(events) == 1_000
+            assert lines > 100
+            assert checkpoints > 10
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> sqlite3.Connection:
+    return open_database(tmp_path / "relay.db", RELAY)
+
+
+def put(key: str, value: str = "x") -> Any:
+    def unit(tx: Tx) -> str:
+        tx.execute("INSERT INTO meta VALUES (?, ?)", (key, value))
+        return key
+
+    return unit
+
+
+def keys(path: Path) -> list[str]:
+    db = sqlite3.connect(path)
+    try:
+        return [row[0] for row in db.execute("SELECT key FROM meta ORDER BY key")]
+    finally:
+        db.close()
+
+
+async def test_a_unit_that_fails_is_undone_alone(tmp_path: Path, database: sqlite3.Connection) -> None:
+    writer = Writer(database, "relay")
+
+    def fails(tx: Tx) -> None:
+        tx.execute("INSERT INTO meta VALUES ('half', 'x')")
+        raise ValueError("no")
+
+    results = await asyncio.gather(
+        writer.run(put("a")), writer.run(fails), writer.run(put("a")), writer.run(put("b")), return_exceptions=True
+    )
+    assert (results[0], results[3]) == ("a", "b")
+    assert isinstance(results[1], ValueError)
+    assert isinstance(results[2], sqlite3.IntegrityError)
+    await writer.close()
+    assert keys(tmp_path / "relay.db") == ["a", "b"]
+
+
+async def test_cancelling_a_wait_breaks_nothing(tmp_path: Path, database: sqlite3.Connection) -> None:
+    writer = Writer(database, "relay")
+    waits = [asyncio.create_task(writer.run(put(f"k{n:03d}"))) for n in range(200)]
+    await asyncio.sleep(0)
+    for wait in waits[::2]:
+        wait.cancel()
+    results = await asyncio.gather(*waits, return_exceptions=True)
+    assert sum(isinstance(result, asyncio.CancelledError) for result in results) == 100
+    assert await writer.run(put("last")) == "last"
+    await writer.close()
+    assert len(keys(tmp_path / "relay.db")) == 201
+
+
+async def test_a_full_disk_acknowledges_nothing_and_the_next_try_works(
+    tmp_path: Path, database: sqlite3.Connection
+) -> None:
+    writer = Writer(database, "relay")
+    await writer.run(put("before"))
+    pages = await writer.run(lambda tx: tx.execute("PRAGMA page_count").fetchone()[0])
+    await writer.run(lambda tx: tx.execute(f"PRAGMA max_page_count={pages + 2}").fetchone())
+    big = "x" * 100_000
+    results = await asyncio.gather(
+        writer.run(put("small")), writer.run(put("big", big)), writer.run(put("other")), return_exceptions=True
+    )
+    assert isinstance(results[1], RelayError | sqlite3.Error)
+    await writer.run(lambda tx: tx.execute("PRAGMA max_page_count=1000000").fetchone())
+    stored = [key for key, result in zip(("small", "other"), (results[0], results[2]), strict=True) if result == key]
+    assert await writer.run(put("big", big)) == "big"
+    await writer.close()
+    assert keys(tmp_path / "relay.db") == sorted(["before", "big", *stored])
+
+
+async def test_agents_are_told_when_the_disk_fails_and_come_back(tmp_path: Path) -> None:
+    async with running(tmp_path / "state") as kit:
+        agent = await kit.agent(incarnation="one")
+        await agent.acquire("run-1", request_id="q")
+        await agent.tell(log(1, "kept"))
+        frames = kit.commander.core.frames
+        frames._db.execute("PRAGMA query_only=ON")
+        await agent.send("telemetry", log(2, "not stored"), step(1, loss=1.0))
+        problem = await agent.hear()
+        assert problem["type"] == "problem"
+        assert (await agent.ws.receive(timeout=DEADLINE)).type is aiohttp.WSMsgType.CLOSE
+        # Leases have a database of their own: they go on.
+        other = await kit.agent(incarnation="one")
+        other.run_id, other.epoch, other.token = agent.run_id, agent.epoch, agent.token
+        assert (await other.renew())["type"] == "renewed"
+        frames._db.execute("PRAGMA query_only=OFF")
+        answer = await other.tell(log(2, "stored now"), step(1, loss=1.0), first_seq=2)
+        assert answer["seq"] == 3
+        assert await kit.lines("run-1") == ["kept", "stored now"]
+
+
+def test_a_migration_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "relay.db"
+    good = RELAY.migrations()
+    monkeypatch.setattr(
+        "relaytui.commander.store.database.Schema.migrations",
+        lambda schema: [*good, "CREATE TABLE later (x);\nCREATE TABLE runs (again);\n"],
+    )
+    with pytest.raises(RelayError, match="already exists"):
+        open_database(path, RELAY)
+    monkeypatch.undo()
+    db = open_database(path, RELAY)  # the old version still opens it: step one is in, step two left nothing
+    assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'later'").fetchone() == (0,)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert db.execute("PRAGMA foreign_keys").fetchone() == (1,)
+    db.close()
+
+
+def test_statements_of_a_script_are_told_apart() -> None:
+    script = "-- a comment; with a semicolon\nCREATE TABLE a (x);\n\nINSERT INTO a VALUES (';');\n"
+    assert [part.strip() for part in statements(script)] == [
+        "-- a comment; with a semicolon\nCREATE TABLE a (x);", "INSERT INTO a VALUES (';');"
+    ]  # fmt: skip
+
+
+async def test_the_write_ahead_log_is_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path / "state") as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        for n in range(300):
+            await agent.send("telemetry", log(n * 100 + 1, *(["x" * 400] * 100)))
+        acked = 0
+        while acked < 300:
+            acked = (await agent.hear("ack"))["seq"]
+        assert (tmp_path / "state" / "telemetry.db-wal").stat().st_size < 32 << 20
+        assert (tmp_path / "state" / "telemetry.db").stat().st_size > 8 << 20
