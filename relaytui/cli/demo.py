@@ -100,7 +100,6 @@ def stage(folder: Path | None, steps: int) -> Iterator[tuple[Path, Endpoint, Fle
         stack.callback(fleet.stop)
         fleet.start(VICTIM, SFT, "sft")
         fleet.start(OTHER, RL, "rl")
-        fleet.start(SPARE, SFT, "sft")
         yield root, endpoint, fleet
 
 
@@ -128,7 +127,7 @@ def director_of(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:
     from relay_agent.checkpoints.manifest import verify
     from relaytui.cli.director import Director, Plan
 
-    return Director(endpoint, fleet, root / "volume", Plan(VICTIM, SFT, SPARE, runs=2), verify)
+    return Director(endpoint, fleet, root / "volume", Plan(VICTIM, SFT, "sft", SPARE, runs=2), verify)
 
 
 async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float, as_json: bool) -> int:

@@ -24,10 +24,14 @@ Verify = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Plan:
-    """Who trains what, and who is killed once its run is `kill_at` of the way and has two checkpoints."""
+    """Who trains what, and who is killed once its run is `kill_at` of the way and has two checkpoints.
+
+    The spare starts when the victim holds the run, or it might be the first to ask for it.
+    """
 
     victim: str
     victim_run: str
+    victim_mode: str
     spare: str
     runs: int
     kill_at: float = 0.3
@@ -60,7 +64,7 @@ class Director:
                 while seconds is None or not self.finished:
                     await self._changed.wait()
                     self._changed.clear()
-                    await self._maybe_kill()
+                    await self._act()
         except TimeoutError:
             pass  # time is over; the report says how far it got
         finally:
@@ -100,10 +104,12 @@ class Director:
                 task.add_done_callback(self._checks.discard)
         self._changed.set()
 
-    async def _maybe_kill(self) -> None:
-        run = self.runs.get(self.plan.victim_run)
-        if self.killed_at_step is not None or run is None or run.total is None or run.holder != self.plan.victim:
+    async def _act(self) -> None:
+        plan, run = self.plan, self.runs.get(self.plan.victim_run)
+        if run is None or run.holder != plan.victim or self.killed_at_step is not None:
             return
-        if run.published >= 2 and run.step >= self.plan.kill_at * run.total:
+        if plan.spare not in self.fleet.pods:
+            await asyncio.to_thread(self.fleet.start, plan.spare, plan.victim_run, plan.victim_mode)
+        if run.total is not None and run.published >= 2 and run.step >= plan.kill_at * run.total:
             self.killed_at_step = run.step
-            await asyncio.to_thread(self.fleet.kill, self.plan.victim)
+            await asyncio.to_thread(self.fleet.kill, plan.victim)
