@@ -116,6 +116,18 @@ async def test_the_backlog_is_the_newest_of_all_attempts(kit: Kit) -> None:
     ]  # fmt: skip
 
 
+async def test_a_backlog_counts_what_gave_way(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.tell(log(1, "a"), {"type": "gap", "n": 2, "count": 7}, log(9, "b", "c"))
+    feed = await kit.feed()
+    await feed.watch("run-1")
+    heard = [await feed.until(lambda m: m["type"].startswith("lines")) for _ in range(3)]
+    assert [(m["type"], m["n"], m.get("lines", m.get("count"))) for m in heard] == [
+        ("lines", 1, ["a"]), ("lines_gap", 2, 7), ("lines", 9, ["b", "c"])
+    ]  # fmt: skip
+
+
 async def test_a_line_is_shown_once_however_often_it_is_sent(kit: Kit) -> None:
     agent = await kit.agent()
     await agent.acquire("run-1")

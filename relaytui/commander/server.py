@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 CLOSE_WITHIN = 0.5
 TIDY_EVERY = 600.0
+KEEP_ALIVE = 75.0
 
 
 class Commander:
@@ -106,7 +107,9 @@ class Commander:
         self, core: Core, credentials: Credentials, listener: socket.socket, stack: AsyncExitStack
     ) -> None:
         app = make_app(core, credentials, served_hosts(self.settings, self.port))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN, logger=_http_log())
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=CLOSE_WITHIN, keepalive_timeout=75, logger=_http_log()
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, listener).start()
@@ -128,6 +131,7 @@ class Commander:
             await asyncio.sleep(interval)
             try:
                 await core.leases.sweep()
+                core.workers.notice_silence()
                 if loop.time() - tidied > TIDY_EVERY:
                     tidied = loop.time()
                     await core.workers.tidy()

@@ -13,13 +13,14 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.services.hub import Subscriber
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import RelayError
-from relaytui.wire.feed import Beat, ClientFeed, Lines, Snapshot
+from relaytui.wire.feed import Beat, ClientFeed, Lines, LinesGap, Snapshot
 from relaytui.wire.rows import LogLine
 
 HEARTBEAT = 10.0
 BEAT = 1.0
 POLICY_VIOLATION = 1008
 MAX_MESSAGE = 256 << 10
+LINES_AT_ONCE = 500
 
 
 def feed_socket() -> web.WebSocketResponse:
@@ -66,29 +67,27 @@ class FeedSession:
             message = await self._ws.receive()
             if message.type is WSMsgType.TEXT:
                 watch = decode(message.data, ClientFeed)
-                before = set(subscriber.watched)
+                new = [run_id for run_id in dict.fromkeys(watch.runs) if run_id not in subscriber.watched]
                 self._core.hub.watch(subscriber, watch.runs)
-                for run_id in dict.fromkeys(watch.runs):
-                    if watch.backlog and run_id != "*" and run_id not in before:
-                        await self._backlog(subscriber, run_id, watch.backlog)
+                if watch.backlog:
+                    await self._backlogs(subscriber, [run_id for run_id in new if run_id != "*"], watch.backlog)
             elif message.type is WSMsgType.BINARY:
                 raise RelayError("bad_frame", "a binary frame", "send JSON as text")
             else:
                 return
 
-    async def _backlog(self, subscriber: Subscriber, run_id: str, count: int) -> None:
+    async def _backlogs(self, subscriber: Subscriber, runs: list[str], count: int) -> None:
         """The newest lines first, then those that came while they were read, none twice and none left out."""
-        core = self._core
-        subscriber.hold(run_id)
-        epoch = n = 0
-        try:
-            await core.frames.run(lambda tx: None)  # what was shown before the hold is on disk after this
-            lines = await core.pages.lines(run_id, epoch=None, before=None, limit=count)
+        for run_id in runs:
+            subscriber.hold(run_id)
+        await self._core.frames.run(lambda tx: None)  # what was shown before the hold is on disk after this
+        for run_id in runs:
+            epoch = n = 0
+            lines = await self._core.pages.lines(run_id, epoch=None, before=None, limit=count)
             for message in _grouped(run_id, lines):
                 subscriber.offer(encode(message))
             if lines:
                 epoch, n = lines[-1].epoch, lines[-1].n
-        finally:
             subscriber.release(run_id, epoch, n)
 
     async def _send(self, subscriber: Subscriber) -> None:
@@ -108,17 +107,19 @@ class FeedSession:
             pass  # the receiving side sees the close
 
 
-def _grouped(run_id: str, lines: list[LogLine]) -> list[Lines]:
-    """Lines that follow each other in one message, at most 500 in each."""
-    messages: list[Lines] = []
+def _grouped(run_id: str, lines: list[LogLine]) -> list[Lines | LinesGap]:
+    """Lines that follow each other in one message, at most 500 in each; numbers that are missing are counted."""
+    messages: list[Lines | LinesGap] = []
     start = 0
     for index in range(1, len(lines) + 1):
-        first = lines[start]
-        follows = index < len(lines) and lines[index].epoch == first.epoch and lines[index].n == lines[index - 1].n + 1
-        if not follows or index - start >= 500:
-            texts = [line.text for line in lines[start:index]]
-            messages.append(
-                Lines(run_id=run_id, epoch=first.epoch, n=first.n, t=first.t, lines=texts, backlog=True)
-            )  # fmt: skip
-            start = index
+        first, last = lines[start], lines[index - 1]
+        following = lines[index] if index < len(lines) and lines[index].epoch == first.epoch else None
+        if following is not None and following.n == last.n + 1 and index - start < LINES_AT_ONCE:
+            continue
+        texts = [line.text for line in lines[start:index]]
+        messages.append(Lines(run_id=run_id, epoch=first.epoch, n=first.n, t=first.t, lines=texts, backlog=True))
+        if following is not None and following.n > last.n + 1:
+            missing = following.n - last.n - 1
+            messages.append(LinesGap(run_id=run_id, epoch=first.epoch, n=last.n + 1, count=missing))
+        start = index
     return messages

@@ -71,11 +71,12 @@ class RunView:
 
 
 class WorkerView:
-    __slots__ = ("connected", "polls", "seen_at", "waiting_for", "worker")
+    __slots__ = ("connected", "here", "polls", "seen_at", "waiting_for", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.connected = False
+        self.here = False  # as last shown
         self.seen_at = worker.seen_at
         self.waiting_for: str | None = None
         self.polls = worker.incarnation.startswith("http-")
@@ -188,9 +189,11 @@ class Board:
             waiting_for=view.waiting_for if run_id is None else None,
         )
 
+    def is_here(self, view: WorkerView) -> bool:
+        return view.connected or (view.polls and self._clock.wall() - view.seen_at < HTTP_WORKER_AWAY)
+
     def _worker_status(self, view: WorkerView, run: RunView | None) -> WorkerStatus:
-        here = view.connected or (view.polls and self._clock.wall() - view.seen_at < HTTP_WORKER_AWAY)
-        if not here:
+        if not self.is_here(view):
             return WorkerStatus.OFFLINE
         if run is None:
             return WorkerStatus.IDLE

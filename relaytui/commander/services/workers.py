@@ -99,6 +99,13 @@ class Workers:
         if session is not None:
             session.send_order(wire_order(order))
 
+    def notice_silence(self) -> None:
+        """Original workers have no socket to close: that one stopped calling is seen by looking."""
+        for incarnation, view in self._board.workers.items():
+            if view.polls and view.here != self._board.is_here(view):
+                view.here = not view.here
+                self._hub.worker(incarnation)
+
     async def tidy(self) -> None:
         """Forgets agents that are long gone and hold nothing."""
         now = self._clock.wall()
