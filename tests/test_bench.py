@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from relaytui.wire.codec import decode
 from relaytui.wire.messages import Reports
 from relaytui.wire.reports import Log, Step
 from tests.bench import __main__ as command
-from tests.bench.children import BenchError, child, module
+from tests.bench.children import BenchError, Child, child, module
 from tests.bench.load.agents import Holder
 from tests.bench.load.frames import PER_FRAME, Frames
 from tests.bench.load.websocket import ClosedError, Socket, connect
@@ -155,6 +156,24 @@ def test_a_bench_that_breaks_costs_only_itself(
     assert [row["name"] for row in json.loads(output.out)["rows"]] == ["other"]
     assert output.err.splitlines()[-1] == "fake broke: the commander ended"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_bench_leaves_nothing(
+    benches: dict[str, Bench], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    left: list[Child] = []
+
+    def interrupted(setting: Setting) -> list[Row]:
+        with child("sleeper", ["sleep", "60"], setting.folder) as sleeper:
+            left.append(sleeper)
+            raise KeyboardInterrupt
+
+    benches["fake"] = Bench("fake", "is interrupted", ("fake.fast",), interrupted)
+    assert command.interruptible(["--folder", str(tmp_path)]) == 130
+    assert left[0].process.poll() is not None
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
 
 
 def test_help_names_every_bench_and_row(capsys: pytest.CaptureFixture[str]) -> None:

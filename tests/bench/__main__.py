@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -99,5 +100,15 @@ def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
+def interruptible(arguments: Sequence[str] | None = None) -> int:
+    """`main`, and on Ctrl-C or SIGTERM everything that was started is ended before this process is."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return main(arguments)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interruptible())
