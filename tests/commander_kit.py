@@ -282,6 +282,10 @@ class Kit:
 @asynccontextmanager
 async def running(state: Path, clock: Any = None, **settings: Any) -> AsyncIterator[Kit]:
     """A commander on `state`, stopped at the end."""
+    if not state.exists():
+        # One key for all tests: stretching it into proof keys is slow on purpose, and is remembered in the process.
+        state.mkdir(mode=0o700, parents=True)
+        (state / "key").write_bytes(b"k" * 32)
     commander = Commander(CommanderSettings(**({"state": state, "port": 0} | settings)), clock=clock or SystemClock())
     await commander.start()
     try:
