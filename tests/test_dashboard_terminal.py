@@ -49,17 +49,31 @@ class Terminal:
     def keys(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
 
+    def focus(self, key: str, line: str) -> None:
+        """Press a key that moves the cursor into the field on this line, and wait until it is there."""
+
+        def looks() -> list[str]:
+            return [shown for shown in self.tmux("capture-pane", "-p", "-e").splitlines() if line in shown]
+
+        before = looks()
+        assert before
+        self.keys(key)
+        deadline = time.monotonic() + 10
+        while looks() == before:
+            assert time.monotonic() < deadline, f"the cursor never came:\n{self.text()}"
+            time.sleep(0.02)
+
     def text(self) -> str:
         return self.tmux("capture-pane", "-p")
 
     def flags(self) -> tuple[str, ...]:
         return tuple(self.tmux("display-message", "-p", "#{alternate_on} #{mouse_any_flag} #{cursor_flag}").split())
 
-    def shows(self, *wanted: str, seconds: float = 20.0) -> str:
+    def shows(self, *wanted: str, without: str | None = None, seconds: float = 20.0) -> str:
         deadline = time.monotonic() + seconds
         while True:
             text = self.text()
-            if all(part in text for part in wanted):
+            if all(part in text for part in wanted) and (without is None or without not in text):
                 return text
             assert time.monotonic() < deadline, f"never showed {wanted}:\n{text}"
             time.sleep(0.05)
@@ -139,12 +153,16 @@ def test_a_real_run_in_a_real_terminal(terminal: Terminal, state: Path, tmp_path
     terminal.keys("d")
     terminal.shows("Drain", "pod-a", "SIGTERM", "Cancel")
     terminal.keys("Tab", "Enter")
-    terminal.shows("speaks the original protocol and takes no orders")  # the commander's no stays in the dialog
+    terminal.shows("takes no orders")  # the commander's no stays in the dialog
     terminal.keys("Escape")
-    terminal.shows("esc back")
+    terminal.shows("esc back", without="SIGTERM")
     terminal.keys("f")
     terminal.shows("pod-a loses the run", "type sft-terminal to confirm")
-    terminal.keys("BTab", "sft-terminal", "Enter", "Enter")
+    terminal.focus("BTab", "to confirm")
+    terminal.keys("sft-terminal")
+    terminal.shows("│   sft-terminal ")
+    terminal.focus("Enter", "Force-acquire")
+    terminal.keys("Enter")
     terminal.shows("epoch 2 is burned")
     terminal.keys("q")
     terminal.given_back(0)
