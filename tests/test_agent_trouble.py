@@ -156,6 +156,24 @@ def test_a_run_may_be_told_to_restart_where_its_checkpoint_is_missing(rig: Rig) 
     assert rig.run()["attempts"][-1].get("started_step", 0) == 0
 
 
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_it_used(rig: Rig) -> None:
+    first = rig.agent(mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 5))
+    eventually(lambda: rig.run()["newest_step"] >= 15, "step 15")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    newest = rig.run()["newest_checkpoint"]
+    files = (path for path in (rig.folder / "ckpt" / newest).iterdir() if path.name != "manifest.json")
+    damaged = max(files, key=lambda path: path.stat().st_size)
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    second = rig.agent(mock("--steps", 60, "--step-seconds", 0.01, "--save-every", 5), worker="pod-b")
+    assert second.wait() == 0, second.says()
+    started = rig.run()["attempts"][-1]
+    assert 0 < started["started_step"] < int(newest.removeprefix("step_"))
+    assert newest not in started["started_from"]
+    assert "checkpoint.bad" in rig.kinds()
+    assert "checkpoint.missing" not in rig.kinds()
+
+
 def test_a_hub_wish_is_recorded_and_nothing_is_synced(rig: Rig) -> None:
     assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), HF_REPO="me/model").wait() == 0
     (wish,) = [event for event in rig.events() if event["event"] == "hub.wish"]

@@ -65,6 +65,7 @@ class Attempt:
         self._rng = rng
         self._cut_off = False
         self._unknown = False
+        self._bad: set[str] = set()  # checkpoints that were here and not whole
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self.lease: Lease = grant.lease
@@ -155,7 +156,8 @@ class Attempt:
         """What to resume from, said aloud. RelayError where the newest checkpoint there is cannot be reached from here
         and nobody said what to do then."""
         newest = self._newest
-        if newest is not None and not self._has(newest.name):
+        damaged = newest is not None and newest.name in self._bad and resume is not None  # it was here; said already
+        if newest is not None and not damaged and not self._has(newest.name):
             self.event("checkpoint.missing", f"{newest.name} is not on this volume", {"name": newest.name})
             policy = self._settings.on_missing_checkpoint
             if policy == "restart":
@@ -320,6 +322,7 @@ class Attempt:
 
     def _passed_over(self, name: str, reason: str) -> None:
         """Called in a thread."""
+        self._bad.add(name)
         self._loop.call_soon_threadsafe(
             lambda: self.event("checkpoint.bad", f"{name} is not used: {reason}", {"name": clean(name, 128)})
         )
