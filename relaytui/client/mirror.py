@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from relaytui.client.answers import RunDetail
 from relaytui.client.curve import Curve
 from relaytui.client.link import Link, LinkState
 from relaytui.client.logbuffer import LogBuffer
@@ -28,6 +28,9 @@ from relaytui.wire.feed import (
     WorkerGone,
 )
 from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, RunRow, WorkerRow
+
+if TYPE_CHECKING:
+    from relaytui.client.answers import RunDetail
 
 MAX_EVENTS = 2_000
 MAX_LOGS = 8

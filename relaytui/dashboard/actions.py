@@ -6,9 +6,9 @@ Key bindings, the key bar, `?`, the palette, what is greyed, and the table in th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 from textual.binding import Binding
 
 
@@ -30,8 +30,7 @@ class Danger(StrEnum):
     TYPED = "typed"  # and wants the run's name typed while its lease is live
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(Struct, frozen=True):
     id: str
     keys: tuple[str, ...]
     label: str

@@ -30,6 +30,8 @@ from relaytui.wire.text import clean
 
 PAINT_EVERY = 0.1
 """Seconds between two paints at least: a flood of reports costs no more than ten a second."""
+BEGIN_AFTER = 0.03
+"""Seconds between the first frame and what comes after it."""
 TICK = 1.0
 """Seconds between looks at ages; they are shown in whole ones."""
 
@@ -135,8 +137,8 @@ class DashboardApp(App[DashboardResult]):
         self.set_interval(TICK, self.paint_now)
 
     def on_ready(self) -> None:
-        # Only after the first frame is out: what follows reads, imports and connects.
-        self.call_after_refresh(self._begin)
+        # Only after the first frame is out: what follows reads, imports and connects, and would hold its writer up.
+        self.call_after_refresh(self.set_timer, BEGIN_AFTER, self._begin)
 
     def _begin(self) -> None:
         self._load_themes()

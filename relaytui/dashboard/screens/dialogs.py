@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on
@@ -74,6 +75,8 @@ class Tick(Checkbox):
 
 
 class Dialog(ModalScreen[None]):
+    CSS_PATH = Path(__file__).with_name("dialogs.tcss")
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (22, "-roomy")]  # noqa: RUF012 - Textual's own form
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel", show=False),
         Binding("left,up", "app.focus_previous", show=False),

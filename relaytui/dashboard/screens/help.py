@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -52,6 +53,7 @@ class _Keys(Lines):
 
 
 class HelpScreen(ModalScreen[None]):
+    CSS_PATH = Path(__file__).with_name("dialogs.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "close", "Close", show=False),
         Binding("down,j", "scroll_down", show=False),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from relaytui.client.mirror import Mirror
 from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
@@ -21,8 +22,7 @@ BAR = 8
 Order = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A row with what it is ordered and found by. Values of one column are comparable with each other."""
 
     row: Row
@@ -31,8 +31,7 @@ class Item:
     run_id: str | None
 
 
-@dataclass(frozen=True)
-class ListSpec:
+class ListSpec(Struct, frozen=True):
     name: str
     columns: tuple[Column, ...]
     items: Callable[[Mirror, float], Iterable[Item]]
@@ -225,11 +224,11 @@ EVENT_COLUMNS = (
 )
 
 
-@dataclass
 class EventItems:
     """Events never change, so each becomes a row once."""
 
-    _known: dict[int, Item] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._known: dict[int, Item] = {}
 
     def __call__(self, mirror: Mirror, now: float) -> Iterable[Item]:
         known = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
@@ -56,6 +58,8 @@ class RunHead(Lines):
 
 
 class RunScreen(RelayScreen):
+    CSS_PATH = Path(__file__).with_name("run.tcss")
+
     def __init__(self, run_id: str) -> None:
         super().__init__(id="run", classes="view-all")
         self.run_id = run_id

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.strip import Strip
-from textual.widget import Widget
 
 from relaytui.client.curve import Curve, Line
 from relaytui.dashboard.format import count, number
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.widgets.lines import ink_of
+from relaytui.dashboard.widgets.lines import Based, ink_of
 from relaytui.dashboard.widgets.pieces import DIM, cut, fit, spread, strip_of, width_of
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -91,7 +90,7 @@ def plot(line: Line, frame: Frame, columns: int, rows: int) -> dict[tuple[int, i
     return cells
 
 
-class Chart(Widget):
+class Chart(Based):
     """Draws a curve: the newest attempt in front, what earlier ones did behind it, faint."""
 
     DEFAULT_CSS = "Chart { height: 1fr; }"
@@ -127,7 +126,7 @@ class Chart(Widget):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         pieces = self._drawn[y] if y < len(self._drawn) else [Piece(" " * width)]
-        return strip_of(pieces, ink_of(self), self.rich_style, width=width, over=DIM if self.stale else None)
+        return strip_of(pieces, ink_of(self), self.base, width=width, over=DIM if self.stale else None)
 
     def _draw(self, width: int, height: int) -> list[list[Piece]]:
         lines = sorted(self._curve.lines.items()) if self._curve is not None else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -22,7 +23,22 @@ def ink_of(widget: Widget) -> Ink:
     return cast("DashboardApp", widget.app).ink
 
 
-class Lines(Widget):
+class Based(Widget):
+    """Looks its own background up once a paint; Textual walks all ancestors at every line otherwise."""
+
+    DEFAULT_CSS = ""
+    _base: Style | None = None
+
+    @property
+    def base(self) -> Style:
+        return self._base if self._base is not None else self.rich_style
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
+
+class Lines(Based):
     """`show` what `compose_lines` makes for a width; only lines that became different are painted."""
 
     DEFAULT_CSS = "Lines { height: 1; }"
@@ -58,7 +74,7 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        base = self.rich_style
+        base = self.base
         if y >= len(self._shown):
             return Strip.blank(width, base)
         return strip_of(self._shown[y], ink_of(self), base, width=width, over=DIM if self.stale else None)

@@ -17,7 +17,7 @@ from relaytui.client.logbuffer import Entry, LogBuffer
 from relaytui.dashboard.actions import Place, widget_bindings
 from relaytui.dashboard.format import clock_time
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.widgets.lines import ink_of
+from relaytui.dashboard.widgets.lines import Based, ink_of
 from relaytui.dashboard.widgets.pieces import DIM, cut, fit, spread, strip_of, width_of
 from relaytui.wire.text import clean
 
@@ -40,7 +40,7 @@ class _Row:
     unread: bool = False  # missing here, but the commander has them
 
 
-class LogView(ScrollView, can_focus=True):
+class LogView(Based, ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*widget_bindings(Place.LOG)]
     DEFAULT_CSS = """
     LogView { height: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
@@ -241,7 +241,7 @@ class LogView(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        base = self.rich_style
+        base = self.base
         ink = ink_of(self)
         if y < HEADER:
             return strip_of(self._title(width), ink, base, width=width)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from rich.style import Style
 from textual import events
 from textual.binding import BindingType
@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from relaytui.dashboard.actions import Place, widget_bindings
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.widgets.lines import ink_of
+from relaytui.dashboard.widgets.lines import Based, ink_of
 from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, strip_of, width_of
 
 HEADER = 1
@@ -27,8 +27,7 @@ COMFORT = 12
 """Cells above its least that a column may claim before such columns are shown."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """`width` cells, up to `grow` more where its content needs them, down to `least` where it does not.
 
     Columns grow in the order of `priority`; where room is short, the highest gives way first.
@@ -43,16 +42,14 @@ class Column:
     least: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """`cells` in the order of all columns, also of those that gave way."""
 
     key: str
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
-class _Placed:
+class _Placed(Struct, frozen=True):
     column: Column
     index: int
     x: int
@@ -94,7 +91,7 @@ def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, g
     return placed
 
 
-class Table(ScrollView, can_focus=True):
+class Table(Based, ScrollView, can_focus=True):
     """Shows rows in the order given; ordering and filtering are the caller's. The selection follows a row's key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*widget_bindings(Place.LIST)]
@@ -308,7 +305,7 @@ class Table(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        base = self.rich_style
+        base = self.base
         placed = self._layout()
         if y < HEADER:
             return self._header(placed, base, width)
