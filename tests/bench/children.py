@@ -25,8 +25,13 @@ class BenchError(Exception):
 
 
 def environment(**added: str) -> dict[str, str]:
-    """This process's environment without settings of Relay, with `added`."""
+    """This process's environment without settings of Relay, with `added`.
+
+    Python keeps its bytecode, as it does for any installed program; otherwise ours, which is not compiled when it is
+    installed for development, would be compiled anew at every start.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**kept, **added}
 
 
