@@ -1,8 +1,8 @@
 """Messages on `/ws/feed`: a snapshot, then what changes. Everything the dashboard shows comes this way.
 
 A client that loses the socket connects again and gets a new snapshot. Log lines and steps come only for runs that
-it watches; after `watch` the newest lines come first (`backlog`), then live ones. (epoch, n) tells a line from another, so a
-client that has seen a line before drops it.
+it watches; after `watch` the newest lines come first (`backlog`), then live ones. (epoch, n) tells a line from
+another, so a client that has seen a line before drops it.
 """
 
 from __future__ import annotations

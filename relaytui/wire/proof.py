@@ -1,8 +1,8 @@
 """How a commander proves who it is before any token is sent to it, and how tokens are made and kept.
 
-A client asks `GET /api/health` with a fresh nonce in `X-Relay-Challenge`. The answer's `proof` holds an HMAC of that nonce and
-of the `Host` that was asked for, under each key the commander shares with clients. A stranger on its port cannot make one,
-and what a stranger relays from another address does not match the Host.
+A client asks `GET /api/health` with a fresh nonce in `X-Relay-Challenge`. The answer's `proof` holds an HMAC of that
+nonce and of the `Host` that was asked for, under each key the commander shares with clients. A stranger on its port
+cannot make one, and what a stranger relays from another address does not match the Host.
 """
 
 from __future__ import annotations
