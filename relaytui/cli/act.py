@@ -1,4 +1,4 @@
-"""`relay-tui force-acquire | drain`: the dashboard's two keys, from the shell. Each says what it will do, then asks."""
+"""`relay-tui force-acquire | drain | requeue`: the dashboard's acts, from the shell. Each says what it does, then asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from relaytui.cli.options import Target, json_option, target_options
 from relaytui.cli.output import ago, print_json
 from relaytui.cli.session import ask
-from relaytui.client.answers import Drained, Forced, RunDetail
+from relaytui.client.answers import Drained, Forced, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.wire.errors import Exit, RelayError
 
@@ -79,6 +79,31 @@ def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes
         click.echo(f"{run_id} is draining (order {answer.order_id})", err=True)
 
 
+@click.command()
+@click.argument("run_id")
+@click.option("--why", default="", help="Goes into the history.")
+@click.option(
+    "--expected-epoch", type=click.IntRange(0), help="Refuse if the run is at another epoch. Needed with --yes."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@target_options
+@json_option
+def requeue(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
+    """Queue RUN_ID again after it failed, was cancelled or completed; the next agent that asks for it goes on from its
+    newest checkpoint."""
+    consequence = "The run is queued again; the next agent that asks goes on from its newest checkpoint."
+    epoch = _agreed(target, run_id, "requeue", consequence, expected_epoch, yes)
+
+    async def act(client: CommanderClient) -> Requeued:
+        return await client.requeue(run_id, expected_epoch=epoch, why=why)
+
+    answer = _acted(target, act)
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"{run_id} is {answer.run.status.value} again", err=True)
+
+
 def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: int | None, yes: bool) -> int:
     """The epoch on which the operator decided; asks unless that was said beforehand."""
     if yes:
@@ -88,6 +113,11 @@ def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: 
             )
         return expected
     detail = ask(target, lambda client: client.run(run_id))
+    if (verb == "requeue") != detail.run.status.ended:
+        hint = "`relay-tui requeue` queues it again" if detail.run.status.ended else "it has not ended"
+        raise RelayError(
+            "no_use", f"{run_id} is {detail.run.status.value}: nothing to {verb}", hint, exit_code=Exit.LEASE
+        )
     click.echo(_describe(detail) + f"\n{consequence}", err=True)
     if not click.confirm(f"{verb} {run_id}?", default=False, err=True):
         raise click.Abort

@@ -7,14 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from relaytui.cli.options import Target
+from relaytui.cli.stop import until
 from relaytui.wire.errors import Exit, RelayError
 
 if TYPE_CHECKING:
@@ -104,6 +103,7 @@ def _leave_running(state: Path, url: str) -> None:
     program = shutil.which("relay-tui") or sys.argv[0]
     port = url.rpartition(":")[2]
     log = state / "serve.log"
+    log.touch(mode=0o600)
     with log.open("ab") as output:
         process = subprocess.Popen(
             [program, "--state", str(state), "serve", "--port", port],
@@ -112,7 +112,7 @@ def _leave_running(state: Path, url: str) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    if not _until(lambda: _serves(state, process.pid) or process.poll() is not None, LEAVE_SECONDS) or process.poll():
+    if not until(lambda: _serves(state, process.pid) or process.poll() is not None, LEAVE_SECONDS) or process.poll():
         raise RelayError(
             "not_left",
             "the commander could not be left running",
@@ -127,12 +127,3 @@ def _serves(state: Path, pid: int) -> bool:
 
     address = read_address(state)
     return address is not None and address.pid == pid
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True

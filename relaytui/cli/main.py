@@ -22,6 +22,8 @@ COMMANDS = {
     "log": ("relaytui.cli.show", "log", "What a run's trainer printed."),
     "force-acquire": ("relaytui.cli.act", "force_acquire", "Take a run away from its holder."),
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
+    "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
+    "stop": ("relaytui.cli.stop", "stop", "Stop the commander of the state folder; runs train on."),
     "token": ("relaytui.cli.token", "token", "Print the token that an agent or a remote client needs."),
     "print-lium-command": ("relaytui.cli.lium", "print_lium_command", "Print how to start an agent on a Lium pod."),
     "demo": ("relaytui.cli.demo", "demo", "Real training on this machine: three agents, one of them killed."),

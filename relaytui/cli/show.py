@@ -13,6 +13,7 @@ from relaytui.cli.output import ago, number, print_json, print_table
 from relaytui.cli.session import ask
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.api import CommanderClient
+from relaytui.client.discover import read_address
 from relaytui.wire.rows import RunRow
 from relaytui.wire.text import clean
 
@@ -27,17 +28,20 @@ def status(target: Target, as_json: bool) -> None:
         who, runs, workers = await client.whoami(), await client.runs(), await client.workers()
         return {
             "url": client.endpoint.url,
+            "pid": None if target.connect or address is None else address.pid,
             "version": who.version,
             "lease_seconds": who.lease_seconds,
             "runs": dict(Counter(run.status.value for run in runs.runs)),
             "workers": dict(Counter(worker.status.value for worker in workers.workers)),
         }
 
+    address = None if target.connect else read_address(target.state)
     answer = ask(target, question)
     if as_json:
         print_json(answer)
         return
-    click.echo(f"commander  {answer['url']}  (version {answer['version']})")
+    process = f", process {answer['pid']}" if answer["pid"] else ""
+    click.echo(f"commander  {answer['url']}  (version {answer['version']}{process})")
     for kind in ("runs", "workers"):
         counts = answer[kind]
         assert isinstance(counts, dict)
@@ -66,7 +70,7 @@ def runs(target: Target, run_id: str | None, as_json: bool) -> None:
 
 
 def _print_runs(answer: Runs) -> None:
-    header = ("RUN", "STATUS", "HOLDER", "EPOCH", "LEASE", "STEP", "LOSS", "CHECKPOINT", "REPORTED")
+    header = ("RUN", "STATUS", "HOLDER", "EPOCH", "LEASE", "STEP", "RATE", "LOSS", "REWARD", "CHECKPOINT", "REPORTED")
     print_table(header, [_run_cells(run, answer.now) for run in answer.runs])
 
 
@@ -81,7 +85,9 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
         str(run.epoch),
         lease,
         step,
+        "-" if run.rate is None or not run.status.active else f"{run.rate:.3g}/s",
         number(run.loss),
+        number(run.reward),
         run.newest_checkpoint or "-",
         reported,
     )

@@ -67,6 +67,10 @@ class Drained(Struct, frozen=True):
     order_id: int
 
 
+class Requeued(Struct, frozen=True):
+    run: RunRow
+
+
 class Fault(Struct, frozen=True):
     code: str
     message: str

@@ -17,6 +17,7 @@ from relaytui.client.answers import (
     Forced,
     Health,
     Log,
+    Requeued,
     RunDetail,
     Runs,
     Series,
@@ -107,6 +108,11 @@ class CommanderClient:
         """Have the holder save and release. RelayError `epoch_changed` or `not_held` where that no longer fits."""
         body = {"expected_epoch": expected_epoch, "why": why}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/drain", body, Drained)
+
+    async def requeue(self, run_id: str, *, expected_epoch: int, why: str = "") -> Requeued:
+        """Queue an ended run again. RelayError `epoch_changed`, or `not_ended` where it is queued or held."""
+        body = {"expected_epoch": expected_epoch, "why": why}
+        return await self._post(f"/api/runs/{quote(run_id, safe='')}/requeue", body, Requeued)
 
     # -- the one way there ----------------------------------------------------------------------------------------
 
