@@ -1,4 +1,4 @@
-"""`relay-tui force-acquire | drain | requeue`: the dashboard's acts, from the shell. Each says what it does, then asks."""
+"""The dashboard's acts from the shell: force-acquire, drain, requeue. Each says what it does, then asks."""
 
 from __future__ import annotations
 
