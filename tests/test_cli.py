@@ -121,6 +121,8 @@ def test_help_teaches_commands_and_exit_codes() -> None:
         "log",
         "force-acquire",
         "drain",
+        "requeue",
+        "stop",
         "token",
         "print-lium-command",
         "demo",
@@ -171,6 +173,54 @@ def test_no_commander_is_said_with_its_own_code(tmp_path: Path) -> None:
     assert done.returncode == 69
     assert "relay-tui serve" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_refused_connection_is_plain_words(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    done = relay(
+        "status",
+        "--connect",
+        f"http://127.0.0.1:{port}",
+        "--state",
+        tmp_path,
+        env=clean_environment(RELAY_TOKEN="t" * 64),
+    )
+    assert done.returncode == 69
+    assert "(connection refused)" in done.stderr
+
+
+def test_stop_ends_the_commander_of_a_folder(tmp_path: Path) -> None:
+    commander = Served(tmp_path / "state")
+    status = json.loads(relay("status", "--state", commander.state, "--json").stdout)
+    assert status["pid"] == commander.process.pid
+    done = relay("stop", "--state", commander.state)
+    assert done.returncode == 0, done.stderr
+    commander.process.communicate(timeout=10)
+    assert commander.process.returncode == 0
+    assert relay("stop", "--state", commander.state).returncode == 69
+
+
+def test_a_run_that_failed_is_queued_again_on_a_word(tmp_path: Path) -> None:
+    commander = Served(tmp_path / "state")
+    try:
+        state = ("--state", commander.state)
+        grant = commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "broken"})
+        commander.call(
+            "/api/job/report", {"lease_token": grant["lease_token"], "run_id": "broken", "step": 3, "status": "FAILED"}
+        )
+        refused = relay("drain", "broken", *state, stdin="y\n")
+        assert refused.returncode == 75
+        assert "nothing to drain" in refused.stderr
+        again = relay("requeue", "broken", "--why", "mended", "--json", *state, stdin="y\n")
+        assert json.loads(again.stdout)["run"]["status"] == "queued", again.stderr
+        twice = relay("requeue", "broken", *state, stdin="y\n")
+        assert twice.returncode == 75
+        kinds = [event["kind"] for event in json.loads(relay("events", *state, "--json").stdout)["events"]]
+        assert "run.requeued" in kinds
+    finally:
+        commander.stop()
 
 
 def test_an_unknown_run_is_one_line(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 
 import aiohttp
@@ -29,14 +30,23 @@ def open_session() -> aiohttp.ClientSession:
 
 
 def unreachable(url: str, error: BaseException | None = None) -> RelayError:
-    said = clean(str(error), 160) if error is not None and str(error) else "no answer in time"
     return RelayError(
         "unreachable",
-        f"no commander answers at {url} ({said})",
+        f"no commander answers at {url} ({_in_words(error)})",
         "start one with `relay-tui serve`, or check the address",
         exit_code=Exit.UNAVAILABLE,
         status=0,
     )
+
+
+def _in_words(error: BaseException | None) -> str:
+    """What the system says of a failed connection, without the library's way of putting it."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+        return os.strerror(cause.errno).lower()
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the name is not known"
+    return clean(str(error), 160) if error is not None and str(error) else "no answer in time"
 
 
 async def prove_commander(session: aiohttp.ClientSession, endpoint: Endpoint) -> Health:
