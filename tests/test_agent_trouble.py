@@ -142,6 +142,19 @@ def test_the_newest_checkpoint_is_missed_aloud(rig: Rig) -> None:
     assert older.wait() == 2
     assert rig.run()["newest_checkpoint"] in older.says()
     assert "checkpoint.missing" in rig.kinds()
+    assert rig.run()["status"] == "queued", "the pod that has the volume may still come"
+    assert "is not on this volume" in rig.run()["message"]
+
+
+def test_what_is_wrong_with_a_pod_ends_no_run(rig: Rig) -> None:
+    """No trainer ran: the run waits for a pod that can run it, and says why this one could not."""
+    lame = rig.agent("echo hi", worker="pod-a", PATH="/nonexistent")
+    assert lame.wait() == 2
+    run = rig.run()
+    assert (run["status"], run["attempts"][-1]["outcome"]) == ("queued", "preempted")
+    assert "cannot be started" in run["message"]
+    assert (rig.told()["status"], rig.told()["exit_code"]) == ("PREEMPTED", 2)
+    assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), worker="pod-b").wait() == 0
 
 
 def test_a_run_may_be_told_to_restart_where_its_checkpoint_is_missing(rig: Rig) -> None:

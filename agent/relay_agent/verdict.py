@@ -43,14 +43,11 @@ def judge(code: int, stop: Stop, step: int, total: int | None, last_line: str) -
     return Verdict(Outcome.FAILED, code, step, message, code)
 
 
-def never_started(error: RelayError, stop: Stop) -> Verdict:
-    """No trainer ran. A claim that somebody else made, or a volume that fails, is no fault of the run's: it may go on
-    elsewhere."""
-    if stop.lost:
-        return Verdict(Outcome.SUPERSEDED, int(Exit.LEASE), 0, str(error))
-    if error.exit_code in (Exit.LEASE, Exit.STATE):
-        return Verdict(Outcome.PREEMPTED, error.exit_code, 0, str(error))
-    return Verdict(Outcome.FAILED, error.exit_code, 0, str(error))
+def never_started(error: RelayError, stop: Stop, step: int = 0) -> Verdict:
+    """No trainer ran, so nothing of this is the run's own failing: another pod, or this one once it is mended, goes on
+    with it. Why stands in the message."""
+    outcome = Outcome.SUPERSEDED if stop.lost else Outcome.PREEMPTED
+    return Verdict(outcome, error.exit_code, step, f"the trainer was not started: {error}")
 
 
 def volume_failed(error: OSError, root: Path) -> RelayError:
