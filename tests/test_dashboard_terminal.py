@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from relaytui.client.discover import local_endpoint, read_key
@@ -94,14 +95,31 @@ class Terminal:
         raise AssertionError(f"{word} is not running:\n{self.text()}")
 
     def close(self) -> None:
+        """End the server and whatever ran in it, also what a hangup does not end."""
+        shell = self.tmux("list-panes", "-a", "-F", "#{pane_pid}").split()
+        left = [process for pid in shell for process in _with_children(int(pid))]
         self.tmux("kill-server")
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=5)
+
+
+def _with_children(pid: int) -> list[psutil.Process]:
+    try:
+        top = psutil.Process(pid)
+        return [top, *top.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     made = Terminal(tmp_path)
-    yield made
-    made.close()
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture
@@ -110,9 +128,11 @@ def state(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "state"
     commander = EmbeddedCommander(CommanderSettings(state=folder, port=0))
     commander.start()
-    asyncio.run(_hold_a_run(folder))
-    yield folder
-    commander.stop()
+    try:
+        asyncio.run(_hold_a_run(folder))
+        yield folder
+    finally:
+        commander.stop()
 
 
 async def _hold_a_run(folder: Path) -> None:

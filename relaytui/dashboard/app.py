@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.timer import Timer
@@ -129,6 +131,14 @@ class DashboardApp(App[DashboardResult]):
 
     # -- life -----------------------------------------------------------------------------------------------------
 
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        if driver.__module__ == "textual.drivers.linux_driver":
+            from relaytui.dashboard.driver import TerminalDriver
+
+            return TerminalDriver
+        return driver
+
     def get_default_screen(self) -> Screen[Any]:
         return HomeScreen()
 
@@ -177,6 +187,10 @@ class DashboardApp(App[DashboardResult]):
         if not self._quitting:
             self._quitting = True
             self.exit(DashboardResult(reason, message, signal=signal))
+
+    def terminal_lost(self) -> None:
+        """The terminal takes nothing any more: what a hangup means, told or not."""
+        self.leave("signal", signal=int(signal.SIGHUP))
 
     def _fatal_error(self) -> None:
         """In place of a traceback with local variables, in which tokens would show."""

@@ -10,12 +10,13 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from relaytui.dashboard.app import DashboardApp, DashboardResult
+from relaytui.dashboard.last_resort import LastResort
 from relaytui.dashboard.session import Source
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))
-
 
 MAX_LOG_BYTES = 1_000_000
 
@@ -54,13 +55,22 @@ def run_dashboard(
 
 async def _run(app: DashboardApp, mouse: bool) -> DashboardResult | None:
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, partial(app.leave, "signal", signal=int(number)))
-    try:
-        return await app.run_async(mouse=mouse)
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+    with LastResort() as last_resort:
+
+        def asked(number: int, frame: FrameType | None) -> None:
+            last_resort.begin(number)
+            # Refused where the loop is closed, which is to say that it is left already.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(partial(app.leave, "signal", signal=number))
+
+        # Not the loop's own handlers: those run when the loop comes round, and it may be waiting for a terminal
+        # that takes nothing. These run in the main thread even then.
+        before = {number: signal.signal(number, asked) for number in _SIGNALS}
+        try:
+            return await app.run_async(mouse=mouse)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _default_log() -> Path:
