@@ -267,6 +267,9 @@ class Kit:
             f"/api/runs/{run_id}/force-acquire", {"expected_epoch": expected_epoch, "why": "test"} | more
         )
 
+    async def requeue(self, run_id: str, expected_epoch: int) -> tuple[int, Any]:
+        return await self.post(f"/api/runs/{run_id}/requeue", {"expected_epoch": expected_epoch, "why": "test"})
+
     async def drain(self, run_id: str, expected_epoch: int) -> tuple[int, Any]:
         return await self.post(f"/api/runs/{run_id}/drain", {"expected_epoch": expected_epoch, "why": "test"})
 

@@ -116,6 +116,16 @@ async def test_the_backlog_is_the_newest_of_all_attempts(kit: Kit) -> None:
     ]  # fmt: skip
 
 
+async def test_lines_of_a_backlog_keep_the_times_they_were_printed_at(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.tell(log(1, "a", "b") | {"t": 100.0}, log(3, "c") | {"t": 900.0}, log(4, "d") | {"t": 900.0})
+    feed = await kit.feed()
+    await feed.watch("run-1")
+    heard = [await feed.until(lambda m: m["type"] == "lines") for _ in range(2)]
+    assert [(m["n"], m["t"], m["lines"]) for m in heard] == [(1, 100.0, ["a", "b"]), (3, 900.0, ["c", "d"])]
+
+
 async def test_a_backlog_counts_what_gave_way(kit: Kit) -> None:
     agent = await kit.agent()
     await agent.acquire("run-1")

@@ -390,3 +390,34 @@ async def test_epochs_survive_and_waiting_agents_are_seen(tmp_path: Path, clock:
         rows = {row["worker"]: row for row in (await kit.get("/api/workers"))[1]["workers"]}
         assert (rows["one"]["status"], rows["one"]["run_id"]) == ("busy", "run-1")
         assert (rows["two"]["status"], rows["two"]["waiting_for"]) == ("idle", "run-1")
+
+
+# -- an ended run ------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_ended_waits_again_on_an_operators_word(kit: Kit) -> None:
+    agent = await kit.agent("old")
+    await agent.acquire("run-1")
+    assert (await kit.requeue("run-1", 1))[1]["error"]["code"] == "not_ended"
+    await agent.state({"type": "ended", "t": 1.0, "outcome": "failed", "exit_code": 7, "step": 5})
+    denied = await (await kit.agent("new")).acquire("run-1")
+    assert (denied["code"], denied["final"]) == ("ended", True)
+    assert "requeue" in denied["reason"]
+    assert (await kit.requeue("run-1", 0))[1]["error"]["code"] == "epoch_changed"
+    status, body = await kit.requeue("run-1", 1)
+    assert (status, body["run"]["status"]) == (200, "queued")
+    granted = await (await kit.agent("new")).acquire("run-1")
+    assert (granted["type"], granted["epoch"]) == ("granted", 2)
+    requeued = next(event for event in await kit.events("run-1") if event["kind"] == "run.requeued")
+    assert (requeued["message"], requeued["data"]) == ("test", {"was": "failed"})
+
+
+async def test_an_agent_that_comes_back_is_one_row(kit: Kit) -> None:
+    feed = await kit.feed()
+    first = await kit.agent("pod", "one")
+    await first.close()
+    await feed.until(lambda m: m["type"] == "worker" and m["worker"]["status"] == "offline")
+    await kit.agent("pod", "two")
+    await feed.until(lambda m: m["type"] == "worker_gone" and m["incarnation"] == "one")
+    rows = (await kit.get("/api/workers"))[1]["workers"]
+    assert [row["incarnation"] for row in rows] == ["two"]

@@ -47,8 +47,8 @@ def test_only_what_the_table_allows_happens(status: RunStatus, cause: Cause) -> 
     assert (after.updated_at, after.message, after.epoch) == (5.0, "why", 1)
     assert after.status not in (RunStatus.LOST, RunStatus.PREEMPTED), "these are passed through, never stayed in"
     assert (after.draining_since is not None) == (after.status is RunStatus.DRAINING)
-    assert status not in ENDED, "an ended run stays as it is"
-    assert status in ACTIVE or cause in (Cause.GRANTED, Cause.REVIVED, Cause.FORCED)
+    assert (status in ENDED) == (cause is Cause.REQUEUED), "an ended run stays as it is until somebody says otherwise"
+    assert status in ACTIVE or cause in (Cause.GRANTED, Cause.REVIVED, Cause.FORCED, Cause.REQUEUED)
 
 
 leases = st.builds(

@@ -91,7 +91,6 @@ async def test_a_whole_run(kit: Kit) -> None:
     assert (row["status"], row["step"], row["message"]) == ("completed", 9, "fine")
     assert (await pod.report("RUNNING"))[0] == 409
     assert (await pod.renew())[0] == 409
-    assert (await pod.acquire("relay-run")) == (200, {"status": "denied", "reason": "run relay-run is completed"})
     workers = (await kit.get("/api/workers"))[1]["workers"]
     assert [(row["worker"], row["status"]) for row in workers] == [("pod", "idle")]
 
@@ -215,6 +214,16 @@ async def test_ids_and_sizes_are_checked_at_the_edge(kit: Kit) -> None:
         assert (status, answer["error"]["code"]) == (422, "bad_field"), run_id
     assert (await kit.post("/api/lease/acquire", b'{"worker_id":"' + b"x" * (1 << 20) + b'"}', role="worker"))[0] == 413
     assert (await kit.get("/api/runs"))[1]["runs"] == []
+
+
+@pytest.mark.parametrize("ending", ["FAILED", "COMPLETED"])
+async def test_an_ended_run_is_granted_again_to_whoever_asks(kit: Kit, ending: str) -> None:
+    pod = worker(kit, "pod-1")
+    await pod.acquire("run-1")
+    assert (await pod.report(ending, step=3))[0] == 200
+    status, answer = await pod.acquire("run-1")
+    assert (status, answer["status"], answer["epoch"]) == (200, "granted", 2)
+    assert "run.requeued" in await kit.kinds("run-1")
 
 
 async def test_many_at_once_get_one_lease(kit: Kit) -> None:

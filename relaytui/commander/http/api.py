@@ -39,7 +39,7 @@ class ForceBody(Struct, frozen=True):
     pod_gone: bool = False
 
 
-class DrainBody(Struct, frozen=True):
+class ActBody(Struct, frozen=True):
     expected_epoch: Epoch
     why: ShortText = ""
 
@@ -111,6 +111,7 @@ class Api:
             web.get("/api/runs/{run_id}/log", self.log, allow_head=False),
             web.get("/api/runs/{run_id}/series", self.series, allow_head=False),
             web.post("/api/runs/{run_id}/force-acquire", self.force),
+            web.post("/api/runs/{run_id}/requeue", self.requeue),
             web.post("/api/runs/{run_id}/drain", self.drain),
             web.get("/api/workers", self.workers, allow_head=False),
             web.get("/api/events", self.events, allow_head=False),
@@ -201,9 +202,15 @@ class Api:
 
     async def drain(self, request: web.Request) -> web.Response:
         run_id = run_id_of(request)
-        body = await body_of(request, DrainBody)
+        body = await body_of(request, ActBody)
         order = await self.core.orders.drain(run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024))
         return answer({"run": self._row(run_id), "order_id": order.id})
+
+    async def requeue(self, request: web.Request) -> web.Response:
+        run_id = run_id_of(request)
+        body = await body_of(request, ActBody)
+        await self.core.orders.requeue(run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024))
+        return answer({"run": self._row(run_id)})
 
     def _row(self, run_id: str) -> Any:
         return self.core.board.run_row(self.core.board.runs[run_id])

@@ -108,13 +108,17 @@ class FeedSession:
 
 
 def _grouped(run_id: str, lines: list[LogLine]) -> list[Lines | LinesGap]:
-    """Lines that follow each other in one message, at most 500 in each; numbers that are missing are counted."""
+    """Lines of one moment that follow each other in one message, at most 500 in each; missing numbers are counted."""
     messages: list[Lines | LinesGap] = []
     start = 0
     for index in range(1, len(lines) + 1):
         first, last = lines[start], lines[index - 1]
         following = lines[index] if index < len(lines) and lines[index].epoch == first.epoch else None
-        if following is not None and following.n == last.n + 1 and index - start < LINES_AT_ONCE:
+        if (
+            following is not None
+            and (following.n, following.t) == (last.n + 1, first.t)
+            and index - start < LINES_AT_ONCE
+        ):
             continue
         texts = [line.text for line in lines[start:index]]
         messages.append(Lines(run_id=run_id, epoch=first.epoch, n=first.n, t=first.t, lines=texts, backlog=True))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from relaytui.wire.status import ACTIVE, Outcome, RunStatus
+from relaytui.wire.status import ACTIVE, ENDED, Outcome, RunStatus
 
 
 class Run(Struct, frozen=True):
@@ -45,6 +45,7 @@ class Cause(StrEnum):
     EXPIRED = "expired"
     REVIVED = "revived"
     FORCED = "forced"
+    REQUEUED = "requeued"
 
 
 class Rule(NamedTuple):
@@ -72,6 +73,7 @@ RULES: dict[Cause, Rule] = {
     Cause.EXPIRED: Rule(ACTIVE, RunStatus.QUEUED, RunStatus.LOST),
     Cause.REVIVED: Rule(_QUEUED, RunStatus.RUNNING),
     Cause.FORCED: Rule(ACTIVE | _QUEUED, RunStatus.QUEUED),
+    Cause.REQUEUED: Rule(ENDED, RunStatus.QUEUED),
 }
 
 CAUSE_OF: dict[Outcome, Cause] = {

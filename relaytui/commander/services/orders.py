@@ -67,6 +67,25 @@ class Orders:
         history.add_event(tx, at, "lease.forced", by, why or message, run.run_id, run.epoch, data)
         return run
 
+    async def requeue(self, run_id: str, expected_epoch: int, by: str, why: str) -> None:
+        """An ended run waits for an agent again; RelayError 404, or 409 where it has not ended or changed meanwhile."""
+
+        def unit(tx: Tx) -> None:
+            run = self._expected(tx, run_id, expected_epoch)
+            if not run.status.ended:
+                raise conflict("not_ended", f"run {run_id} is {run.status}", "there is nothing to queue again")
+            self.requeue_in(tx, run, by, why)
+
+        await self._writer.run(unit)
+
+    def requeue_in(self, tx: Tx, run: Run, by: str, why: str) -> None:
+        """A terminal status is final for its epoch; the next grant has a higher one."""
+        at = self._clock.wall()
+        message = f"queued again by {by}"
+        runs.save(tx, change(run, Cause.REQUEUED, at, message))
+        data = {"was": str(run.status)}
+        history.add_event(tx, at, "run.requeued", by, why or message, run.run_id, run.epoch, data)
+
     async def drain(self, run_id: str, expected_epoch: int, by: str, why: str) -> PendingOrder:
         """The order that was given; asked again while it is on its way, the same one."""
         return await self._writer.run(lambda tx: self._drain_in(tx, run_id, expected_epoch, by, why))

@@ -57,7 +57,10 @@ class Original:
             lease = runs.get_lease(tx, body.run_id)
             if lease is not None and lease.state is LeaseState.HELD and not body.force:
                 return Deny("held", "active lease exists", 5.0)
-            if body.force and run is not None and not run.status.ended:
+            if run is not None and run.status.ended:
+                # The original granted an ended run to whoever asked; its workers ask for ever, on a pod that bills.
+                core.orders.requeue_in(tx, run, body.worker_id, "acquired again")
+            elif body.force and run is not None:
                 core.orders.force_in(tx, run, body.worker_id, "force=true in its acquire", pod_gone=True)
             asked = dataclasses.replace(ask, mode=body.mode) if run is None else ask
             given = core.leases.acquire_in(tx, asked)

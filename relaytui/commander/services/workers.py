@@ -15,7 +15,7 @@ from relaytui.wire.clock import Clock
 from relaytui.wire.messages import Hello, Order
 from relaytui.wire.text import clean
 
-FORGET_AFTER = 24 * 3_600.0
+FORGET_AFTER = 3_600.0
 KEPT_OFFLINE = 1_000
 
 
@@ -51,7 +51,19 @@ class Workers:
         if earlier is not None:
             earlier.replace_by_other()
 
+        # One row a name, as far as its earlier ones are gone and hold nothing.
+        earlier_rows = [
+            incarnation
+            for incarnation, view in self._board.workers.items()
+            if view.worker.worker == worker.worker
+            and incarnation != worker.incarnation
+            and incarnation not in self._sessions
+            and not (view.polls or incarnation in self._board.holding)
+        ]
+
         def unit(tx: Tx) -> list[PendingOrder]:
+            for incarnation in earlier_rows:
+                history.forget_worker(tx, incarnation)
             history.save_worker(tx, worker)
             history.add_event(tx, now, "worker.connected", worker.worker, worker.host or "connected")
             return attempts.open_orders(tx, worker.incarnation)
