@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -113,6 +115,8 @@ def _number(value: object) -> float:
         number = float(value)
     except (ValueError, OverflowError):
         raise _Bad("should be a plain number of seconds, such as 600") from None
+    if not math.isfinite(number):
+        raise _Bad("should be a plain number of seconds, such as 600")
     return number
 
 
@@ -137,7 +141,10 @@ def _path(value: object) -> Path:
     text = _word(value)
     if "\n" in text or not text:
         raise _Bad("should be a path")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise _Bad("begins with ~ and a user that does not exist") from None
 
 
 def _choice(*words: str) -> Callable[[object], str]:
@@ -232,7 +239,7 @@ def _parse(key: Key, value: object, where: str) -> Any:
         return key.parse(value)
     except _Bad as bad:
         secret = key.parse is _secret or key.name.endswith("_CMD")
-        shown = "" if secret or isinstance(value, dict | list) else f" (it is {str(value)[:80]!a})"
+        shown = f" (it is {str(value)[:80]!a})" if isinstance(value, str | bool | float) and not secret else ""
         raise RelayError("bad_config", f"{where} {bad}{shown}", f"it means: {key.help}", exit_code=Exit.USAGE) from None
 
 
@@ -244,9 +251,13 @@ def _host_label(hostname: str) -> str:
 def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
     """Canonical name → (name as written, value). A file that nobody named may be missing."""
     try:
-        if path.stat().st_size > MAX_FILE:
+        # Not blocking: a FIFO would wait for a writer, and only then say what it is.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _unusable(path, "is not a plain file")
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
             raise _unusable(path, "is over 1 MiB, so it is no run.yaml")
-        data = path.read_bytes()
     except FileNotFoundError:
         if named:
             raise _unusable(path, "does not exist") from None
@@ -278,6 +289,8 @@ def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
     import yaml  # only where there is a file
 
     try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(data, Loader=yaml.SafeLoader)):
+            raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
         loader = yaml.SafeLoader(data)
         try:
             node = loader.get_single_node()

@@ -15,10 +15,12 @@ from __future__ import annotations
 # ruff: noqa: SIM105 - contextlib is not worth its memory here
 import _queue
 import _thread
+import errno
 import fcntl
 import os
 import select
 import signal
+import stat
 import struct
 import sys
 import time
@@ -115,6 +117,26 @@ def signal_all(pids: set[int], number: int) -> None:
             continue
 
 
+def open_own(path: str, flags: int) -> int:
+    """Open a file that only Relay writes. What else lies under its name (a link, a pipe, a folder: the trainer may
+    write here) is never written through and never waited for: it is moved aside, to `<name>.foreign.<n>`."""
+    for number in range(1, 100):
+        try:
+            fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+        else:
+            found = os.fstat(fd)
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                return fd
+            os.close(fd)
+        aside = f"{path}.foreign.{number}"
+        if not os.path.lexists(aside):
+            os.rename(path, aside)  # noqa: PTH104 - pathlib is not worth its memory here
+    raise OSError(errno.EEXIST, "too much lies under this name", path)
+
+
 class Log:
     """The run's log, written by a thread so that a volume that hangs does not stop the guardian from obeying.
 
@@ -128,7 +150,7 @@ class Log:
         self._queue: _queue.SimpleQueue[tuple[int, bytes] | None] = _queue.SimpleQueue()
         self._done = _thread.allocate_lock()
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            self._fd = open_own(path, os.O_WRONLY | os.O_CREAT)
         except OSError as error:
             self._fd = -1
             self.trouble = f"{path}: {error.strerror}"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from relay_agent.guardian import open_own
 from relay_agent.process import say
 from relay_agent.volume import RunFolder
 from relaytui.wire.clock import Clock
@@ -77,7 +79,7 @@ class Journal:
 
 
 def _append(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    fd = open_own(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(fd, data)  # one write: lines of two agents do not mix
     finally:
@@ -85,6 +87,15 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+    try:
+        os.close(open_own(str(path), os.O_WRONLY | os.O_CREAT))  # moves aside what is not ours to replace
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -54,6 +54,6 @@ own_children: set[int] = set()
 
 def say(text: str) -> None:
     """One line for people, on stderr. A reader that went away must not end a training."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without a stderr
         sys.stderr.write(f"relay-agent: {text}\n")
         sys.stderr.flush()

@@ -112,7 +112,16 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
             "give the path where the volume is mounted, such as /mnt/relay",
             exit_code=Exit.USAGE,
         )
-    if not l1_root.is_dir():
+    try:
+        usable = l1_root.is_dir()
+    except OSError as error:  # no permission on the way there, a name too long
+        raise RelayError(
+            "volume_missing",
+            f"the volume {str(l1_root)[:200]!a} cannot be reached: {error.strerror}",
+            "check the rights of the folders above it, or set RELAY_L1_ROOT to where the volume is mounted",
+            exit_code=Exit.USAGE,
+        ) from None
+    if not usable:
         what = "is not a folder" if os.path.lexists(l1_root) else "does not exist"
         raise RelayError(
             "volume_missing",
