@@ -230,3 +230,14 @@ def test_without_colours_a_state_is_read_from_glyph_and_word(terminal: Terminal,
     assert "\x1b[7m" in coloured or ";7m" in coloured, "the selected row is reversed"
     terminal.keys("q")
     terminal.given_back(0)
+
+
+def test_keys_of_one_burst_keep_their_order(terminal: Terminal, state: Path, tmp_path: Path) -> None:
+    terminal.start([RELAY_TUI, "--state", str(state)], environment(tmp_path))
+    terminal.shows("● live", "sft-terminal")
+    terminal.tmux("send-keys", "-l", "/qwen")
+    terminal.shows("none of 1 runs contains qwen")
+    terminal.keys("Escape")
+    terminal.shows("sft-terminal", without="contains")
+    terminal.keys("q")
+    terminal.given_back(0)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
+from textual.events import Event, Key, Paste
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.timer import Timer
@@ -20,6 +21,7 @@ from textual.timer import Timer
 from relaytui.client.mirror import Mirror
 from relaytui.dashboard.actions import ACTIONS, Place, app_bindings, app_handlers
 from relaytui.dashboard.ink import TOKENS, Ink
+from relaytui.dashboard.keys import KeyDone, KeyQueue
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.dashboard.session import Session, Source
@@ -78,6 +80,7 @@ class DashboardApp(App[DashboardResult]):
         self._paint_timer: Timer | None = None
         self._painted_at = 0.0
         self._quitting = False
+        self._keys = KeyQueue(self, super().on_event)
         self._wanted_theme = theme
         self._theme_problems: list[str] = []
         self._begin_with_theme(first_theme(theme))
@@ -187,6 +190,15 @@ class DashboardApp(App[DashboardResult]):
         if not self._quitting:
             self._quitting = True
             self.exit(DashboardResult(reason, message, signal=signal))
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, (Key, Paste)) and not event.is_forwarded:
+            await self._keys.take(event)
+        else:
+            await super().on_event(event)
+
+    def on_key_done(self, event: KeyDone) -> None:
+        self._keys.done(event.number)
 
     def terminal_lost(self) -> None:
         """The terminal takes nothing any more: what a hangup means, told or not."""

@@ -88,6 +88,11 @@ class RunScreen(RelayScreen):
     def on_unmount(self) -> None:
         self.relay.spawn(self.relay.session.watch([]))
 
+    @property
+    def paintable(self) -> bool:
+        # What is inside a container comes after what is not.
+        return super().paintable and bool(self.query("#checkpoints"))
+
     def places(self) -> frozenset[Place]:
         return frozenset({Place.RUN})
 
