@@ -187,6 +187,65 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_it_used(rig
     assert "checkpoint.missing" not in rig.kinds()
 
 
+def spoil(checkpoint: Path) -> None:
+    """Every byte of its data becomes zero."""
+    for path in checkpoint.iterdir():
+        if path.name != "manifest.json":
+            path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_what_an_earlier_attempt_set_aside_is_damaged_not_missing(rig: Rig) -> None:
+    """The one that set it aside ended before it published: who comes next goes on from the older one too."""
+    slow = mock("--steps", 400, "--step-seconds", 0.05, "--save-every", 5)
+    first = rig.agent(slow)
+    eventually(lambda: rig.run()["newest_step"] >= 10, "step 10")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    newest = rig.run()["newest_checkpoint"]
+    spoil(rig.folder / "ckpt" / newest)
+    second = rig.agent("sleep 60", worker="pod-b")
+    second.heard("trainer started")
+    second.process.send_signal(signal.SIGTERM)
+    second.wait()
+    older = rig.run()["attempts"][-1]["started_from"]
+    third = rig.agent(mock("--steps", 14, "--step-seconds", 0.01), worker="pod-c")
+    assert third.wait() == 0, third.says()
+    assert rig.run()["attempts"][-1]["started_from"] == older != newest
+    assert f"{newest} is damaged" in third.says()
+    assert f"ckpt/.bad/{newest}" in third.says()
+    assert "checkpoint.missing" not in rig.kinds()
+
+
+def test_nothing_whole_left_is_no_cold_start(rig: Rig) -> None:
+    first = rig.agent(mock("--steps", 400, "--step-seconds", 0.05, "--save-every", 5))
+    eventually(lambda: rig.run()["newest_step"] >= 10, "step 10")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    for name in rig.checkpoints():
+        spoil(rig.folder / "ckpt" / name)
+    for worker in ("pod-b", "pod-c"):  # the second finds them in ckpt/.bad
+        refused = rig.agent(mock("--steps", 9), worker=worker, ON_MISSING_CHECKPOINT="older")
+        assert refused.wait() == 2
+        assert "damaged" in refused.says()
+        assert "ckpt/.bad/" in refused.says()
+        assert rig.run()["status"] == "queued"
+    told = rig.agent(mock("--steps", 3, "--step-seconds", 0.01), worker="pod-d", ON_MISSING_CHECKPOINT="restart")
+    assert told.wait() == 0, told.says()
+    assert "starting from the beginning, as ON_MISSING_CHECKPOINT says" in told.says()
+
+
+def test_half_a_first_checkpoint_leaves_a_cold_start(rig: Rig) -> None:
+    half = "mkdir $RELAY_CKPT_STAGING_ROOT/step_1; echo x > $RELAY_CKPT_STAGING_ROOT/step_1/w; kill -9 $$"
+    trap = f"trap '{half}' TERM; echo step 1/9 loss 1; while :; do sleep 0.05; done"
+    first = rig.agent(trap, RELAY_SETTLE_SECONDS="60")
+    eventually(lambda: rig.run()["step"] >= 1, "a step")
+    first.process.send_signal(signal.SIGTERM)
+    first.wait()
+    assert [path.name for path in (rig.folder / "ckpt/.bad").iterdir()] == ["e00000001.step_1"]
+    again = rig.agent(mock("--steps", 3, "--step-seconds", 0.01), worker="pod-b")
+    assert again.wait() == 0, again.says()
+
+
 def test_a_hub_wish_is_recorded_and_nothing_is_synced(rig: Rig) -> None:
     assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), HF_REPO="me/model").wait() == 0
     (wish,) = [event for event in rig.events() if event["event"] == "hub.wish"]

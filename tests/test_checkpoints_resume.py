@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 from checkpoint_kit import RUN, mine, names, new_run, put, stage, take
 
+from relay_agent.checkpoints.disk import Disk
 from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.publish import publish
-from relay_agent.checkpoints.resume import Resume, choose
+from relay_agent.checkpoints.resume import Resume, choose, remains
 from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.checkpoints.tree import Unreadable
 from relay_agent.volume import RunFolder, highest_claim, open_run
@@ -230,3 +232,32 @@ def test_a_volume_in_trouble_is_no_cold_start(run: RunFolder, monkeypatch: pytes
     one_is_fine = False
     with pytest.raises(OSError, match="can be read"):
         choose(run)
+
+
+def test_what_remains_of_checkpoints_that_are_no_more(run: RunFolder) -> None:
+    assert remains(run).traces == (), "a claim alone is no trace"
+    put(run, 1, 10)
+    assert remains(run).traces == ("ckpt/latest.json",)
+    for _ in range(2):
+        put(run, 1, 20, "again")
+        break_(run.ckpt / "step_00000020")
+        chosen(run)
+    stage(run, 1, 30).path.rename(run.bad / "e00000001.step_30")
+    assert remains(run).aside.keys() == {"step_00000020"}, "what was never published is not missed"
+    take(run, 2, "step_00000010")
+    assert "the claim of epoch 2, which went on from step_00000010" in remains(run).traces
+
+
+def test_one_that_cannot_be_moved_is_named_where_it_lies(run: RunFolder) -> None:
+    class Stuck(Disk):
+        def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    put(run, 1, 10)
+    break_(put(run, 1, 20).path)
+    resume = choose(run, disk=Stuck())
+    assert resume is not None
+    assert resume.step == 10
+    ((name, reason),) = resume.bad
+    assert name == "step_00000020"
+    assert f"stays in {run.ckpt / name}" in reason

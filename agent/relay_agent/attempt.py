@@ -12,7 +12,7 @@ from typing import Any
 
 from relay_agent.acquire import Grant
 from relay_agent.checkpoints.publish import Published
-from relay_agent.checkpoints.resume import Resume, choose
+from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
 from relay_agent.config import Settings
 from relay_agent.follow import Follower
 from relay_agent.journal import Journal
@@ -65,7 +65,7 @@ class Attempt:
         self._rng = rng
         self._cut_off = False
         self._unknown = False
-        self._bad: set[str] = set()  # checkpoints that were here and not whole
+        self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self.lease: Lease = grant.lease
@@ -105,7 +105,7 @@ class Attempt:
 
     async def _train(self) -> Verdict:
         resume = await asyncio.to_thread(choose, self._folder, self._passed_over)
-        resume = self._resumes(resume)
+        resume = self._resumes(resume, await asyncio.to_thread(remains, self._folder))
         claimed = Claim(
             self.epoch,
             self._settings.worker_id,
@@ -152,27 +152,39 @@ class Attempt:
             data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._config.hf_sync_interval_sec)}
             self.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
 
-    def _resumes(self, resume: Resume | None) -> Resume | None:
-        """What to resume from, said aloud. RelayError where the newest checkpoint there is cannot be reached from here
-        and nobody said what to do then."""
-        newest = self._newest
-        damaged = newest is not None and newest.name in self._bad and resume is not None  # it was here; said already
-        if newest is not None and not damaged and not self._has(newest.name):
-            self.event("checkpoint.missing", f"{newest.name} is not on this volume", {"name": newest.name})
-            policy = self._settings.on_missing_checkpoint
-            if policy == "restart":
-                resume = None
-            elif policy == "ask" or resume is None:
-                raise RelayError(
-                    "checkpoint_missing",
-                    f"the newest checkpoint of run {self.lease.run_id}, {newest.name}, is not on this volume"
-                    f" ({'the newest here is ' + resume.name if resume else 'none is here'})",
-                    "mount the volume that has it, or set ON_MISSING_CHECKPOINT to older or restart",
-                    exit_code=Exit.USAGE,
-                )
+    def _resumes(self, resume: Resume | None, left: Remains) -> Resume | None:
+        """What to resume from, said aloud. RelayError where checkpoints are missing or damaged and nobody said what to
+        do then: a run that has saved does not quietly go back further than it must, least of all to the beginning."""
+        newest = self._newest.name if self._newest is not None else None
+        lost = ""
+        if newest is not None and not self._has(newest):
+            damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
+            if not damage:
+                lost = f"{newest} is not on this volume"
+                self.event("checkpoint.missing", lost, {"name": newest})
+            elif resume is not None:
+                words = f"{newest} is damaged ({damage}): going on from {resume.name}"
+                self.event("checkpoint.bad", words, {"name": newest})
+                say(words)
+        if resume is None and not lost:
+            lost = self._nothing_whole(left)
+            if lost:
+                self.event("checkpoint.missing", lost)
+        over = ""
+        if lost and self._settings.on_missing_checkpoint == "restart":
+            over, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
+        elif lost and (resume is None or self._settings.on_missing_checkpoint == "ask"):
+            here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
+            raise RelayError(
+                "checkpoint_missing",
+                f"the newest checkpoint of run {self.lease.run_id} cannot be resumed from: {lost} ({here})",
+                "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
+                + ("older or restart" if resume else "restart to train from the beginning"),
+                exit_code=Exit.USAGE,
+            )
         if resume is None:
-            self.event("resume.cold", "no checkpoint to resume from: starting from the beginning")
-            say("no checkpoint to resume from: starting from the beginning")
+            self.event("resume.cold", f"no checkpoint to resume from: starting from the beginning{over}")
+            say(f"no checkpoint to resume from: starting from the beginning{over}")
         else:
             self.journal.latest_ckpt = resume.name
             beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
@@ -180,8 +192,20 @@ class Attempt:
             say(f"resuming from {resume.name} at step {resume.step}")
         return resume
 
+    def _nothing_whole(self, left: Remains) -> str:
+        """Why none is whole although the run had checkpoints; empty where it never had one."""
+        damaged = [f"{name} is damaged ({reason})" for name, reason in self._bad.items()]
+        damaged += [
+            f"{name} is damaged (it is kept in {path})" for name, path in left.aside.items() if name not in self._bad
+        ]
+        if damaged:
+            more = f", and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+            return "; ".join(damaged[:3]) + more
+        return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
+
     def _has(self, name: str) -> bool:
-        return (self._folder.ckpt / name / "manifest.json").is_file()
+        """Whole, for all that was found."""
+        return name not in self._bad and (self._folder.ckpt / name / "manifest.json").is_file()
 
     async def _start(self, trainer: Supervised, resume: Resume | None) -> None:
         with contextlib.suppress(OSError):  # only helps who comes after a kill
@@ -322,7 +346,7 @@ class Attempt:
 
     def _passed_over(self, name: str, reason: str) -> None:
         """Called in a thread."""
-        self._bad.add(name)
+        self._bad[name] = reason
         self._loop.call_soon_threadsafe(
             lambda: self.event("checkpoint.bad", f"{name} is not used: {reason}", {"name": clean(name, 128)})
         )

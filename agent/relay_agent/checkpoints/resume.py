@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from relay_agent.checkpoints.aside import set_aside
-from relay_agent.checkpoints.disk import SYSTEM, Disk
+from relay_agent.checkpoints.disk import SYSTEM, Disk, names
 from relay_agent.checkpoints.line import survey
-from relay_agent.checkpoints.manifest import Torn, verify
+from relay_agent.checkpoints.manifest import NAME, Torn, verify
 from relay_agent.checkpoints.tree import Unreadable
 from relay_agent.volume import RunFolder
 
@@ -42,13 +44,15 @@ def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: D
     unreadable: list[str] = []
 
     def pass_over(name: str, torn: Torn) -> None:
+        where = f"stays in {run.ckpt / name}"
         if isinstance(torn, Unreadable):
             unreadable.append(name)
         else:
             with suppress(OSError):  # it cannot be moved: it is still not used
-                set_aside(run, run.ckpt / name, disk)
-        bad.append((name, torn.reason))
-        on_bad(name, torn.reason)
+                where = f"is kept in {set_aside(run, run.ckpt / name, disk)}"
+        reason = f"{torn.reason}; it {where}"
+        bad.append((name, reason))
+        on_bad(name, reason)
 
     for name, torn in order.bad:
         pass_over(name, torn)
@@ -63,3 +67,26 @@ def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: D
     if unreadable:
         raise OSError(errno.EIO, "no checkpoint of the run can be read", str(run.ckpt / unreadable[0]))
     return None
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What tells of checkpoints that cannot be resumed from any more."""
+
+    aside: Mapping[str, Path]  # published once and found damaged: by the name each had, where it lies in `ckpt/.bad`
+    traces: tuple[str, ...]  # what else shows that the run has published, in words
+
+
+def remains(run: RunFolder) -> Remains:
+    """Asked before the epoch is claimed. Blocking. Torn saves that were never published are not missed."""
+    aside: dict[str, Path] = {}
+    with suppress(FileNotFoundError):
+        for entry in sorted(names(run.bad)):
+            for name in (entry, re.sub(r"\.[0-9]+\Z", "", entry)):  # the second of a name got a number
+                if NAME.match(name):
+                    aside[name] = run.bad / entry
+    traces = ["ckpt/latest.json"] if os.path.lexists(run.ckpt / "latest.json") else []
+    for epoch, claim in sorted(survey(run).claims.items()):
+        if claim is not None and claim.base is not None:
+            traces.append(f"the claim of epoch {epoch}, which went on from {claim.base}")
+    return Remains(aside, tuple(traces))
