@@ -23,6 +23,8 @@ from relaytui.wire.status import RunStatus
 NAME = "sft-shakespeare"
 FORCE = ("POST", f"/api/runs/{NAME}/force-acquire")
 DRAIN = ("POST", f"/api/runs/{NAME}/drain")
+ENDED = "sft-baseline"
+REQUEUE = ("POST", f"/api/runs/{ENDED}/requeue")
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ async def commander() -> AsyncIterator[ScriptedCommander]:
     scripted(made)
     made.answers[FORCE] = (200, {"run": RUNS[0], "epoch": 4})
     made.answers[DRAIN] = (200, {"run": RUNS[0], "order_id": 7})
+    made.answers[REQUEUE] = (200, {"run": run(ENDED, RunStatus.QUEUED, epoch=2)})
     yield made
     await made.stop()
 
@@ -204,3 +207,36 @@ async def test_a_commander_that_cannot_be_opened_ends_it_with_that_error(command
     assert rig.app.return_value.reason == "failed"
     assert rig.app.return_value.error is not None
     assert rig.app.return_value.error.code == "port_in_use"
+
+
+async def test_requeue_is_for_ended_runs_and_says_what_goes_on_from_where(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "r", ENDED)
+        await rig.shows("Requeue", ENDED, "completed", "queued again", "newest checkpoint")
+        assert rig.app.focused is not None
+        assert rig.app.focused.id == "cancel"
+        rig.app.screen.query_one("#why").focus()
+        await rig.press(*"more", "enter", "enter")
+        await rig.shows(f"{ENDED}: queued again")
+        assert posted(commander) == [(REQUEUE[1], {"expected_epoch": 2, "why": "more"})]
+
+
+async def test_requeue_of_a_run_that_has_not_ended_is_refused_in_words(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "r")
+        await rig.shows("only an ended run")
+        assert not rig.app.can("requeue")
+        assert posted(commander) == []
+
+
+async def test_a_requeue_that_came_too_late_stays_in_the_dialog(commander: ScriptedCommander) -> None:
+    commander.answers[REQUEUE] = (
+        409,
+        {"error": {"code": "not_ended", "message": f"run {ENDED} is queued", "hint": ""}},
+    )
+    commander.answers["GET", f"/api/runs/{ENDED}"] = (200, RunDetail(NOW, run(ENDED, RunStatus.QUEUED, epoch=2)))
+    async with dashboard(commander) as rig:
+        await ask(rig, "r", ENDED)
+        await rig.shows("Requeue")
+        await rig.press("tab", "enter")
+        await rig.shows("is queued", "○ queued")

@@ -248,12 +248,14 @@ class DashboardApp(App[DashboardResult]):
     def why_not(self, action_id: str) -> str:
         """Why this cannot be done now, in words; empty where it can."""
         row = self.target()
-        if action_id in ("open", "copy", "drain", "force-acquire") and row is None:
+        if action_id in ("open", "copy", "drain", "force-acquire", "requeue") and row is None:
             return "no run is selected"
         if row is None:
             return ""
         if action_id in ("drain", "force-acquire") and row.status.ended:
             return f"{row.run_id} is {row.status.value}: there is nothing to take from anyone"
+        if action_id == "requeue" and not row.status.ended:
+            return f"{row.run_id} is {row.status.value}: only an ended run is queued again"
         if action_id == "drain" and row.status is RunStatus.DRAINING:
             return f"{row.run_id} is draining already"
         if action_id == "drain" and not row.status.active:
@@ -322,6 +324,12 @@ class DashboardApp(App[DashboardResult]):
 
         if not self._refused("force-acquire") and (row := self.target()) is not None:
             self.push_screen(ForceDialog(row))
+
+    def action_requeue(self) -> None:
+        from relaytui.dashboard.screens.dialogs import RequeueDialog
+
+        if not self._refused("requeue") and (row := self.target()) is not None:
+            self.push_screen(RequeueDialog(row))
 
     def action_copy_id(self) -> None:
         if not self._refused("copy") and (row := self.target()) is not None:

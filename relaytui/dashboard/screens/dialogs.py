@@ -213,7 +213,7 @@ class RunDialog(Dialog):
             said = await self.perform(self.query_one("#why", Input).value.strip())
         except RelayError as error:
             self._failed(error)
-            if error.code in ("epoch_changed", "not_held"):
+            if error.code in ("epoch_changed", "not_held", "not_ended"):
                 await self._look_again()
         else:
             self.dismiss()
@@ -262,6 +262,22 @@ class DrainDialog(RunDialog):
         client = await self.relay.session.client()
         await client.drain(self.row.run_id, expected_epoch=self.row.epoch, why=why)
         return f"{self.row.run_id}: drain ordered"
+
+
+class RequeueDialog(RunDialog):
+    title_text = "Requeue"
+    verb = "Requeue"
+    variant = "primary"
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        newest = clean(row.newest_checkpoint or "", 128)
+        where = f"goes on from its newest checkpoint, {newest}" if newest else "begins it anew, as it has no checkpoint"
+        return [[Piece(f"The run is queued again, and the next agent that asks {where}.")]]
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        await client.requeue(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        return f"{self.row.run_id}: queued again; the next agent that asks goes on with it"
 
 
 class ForceDialog(RunDialog):
