@@ -13,6 +13,7 @@ from textual.widgets import Button
 from relaytui.client.answers import RunDetail
 from relaytui.dashboard.screens.dialogs import DrainDialog, ForceDialog, QuitDialog
 from relaytui.dashboard.session import Opened
+from relaytui.dashboard.widgets.status import KeyBar
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.codec import parse
 from relaytui.wire.errors import RelayError
@@ -86,7 +87,7 @@ async def test_force_on_a_live_lease_wants_the_name_typed(commander: ScriptedCom
         await rig.press(*"shakespeare")
         assert not go.disabled
         await rig.press("enter", "enter")
-        await rig.shows("epoch 4 is burned")
+        await rig.shows("taken at epoch 4", "the next agent")
         assert posted(commander) == [(FORCE[1], {"expected_epoch": 3, "why": "", "pod_gone": False})]
 
 
@@ -99,7 +100,7 @@ async def test_force_where_the_pod_is_gone_says_what_that_risks(commander: Scrip
         await rig.shows("[x] the old pod is gone", "trainers run for a while")
         rig.app.screen.query_one("#typed").focus()
         await rig.press(*NAME, "enter", "enter")
-        await rig.shows("epoch 4 is burned")
+        await rig.shows("taken at epoch 4", "the next agent")
         assert posted(commander)[0][1] == {"expected_epoch": 3, "why": "", "pod_gone": True}
 
 
@@ -129,7 +130,7 @@ async def test_a_run_that_changed_is_refused_shown_anew_and_decided_again(comman
         commander.answers[FORCE] = (200, {"run": anew, "epoch": 6})
         rig.app.screen.query_one("#typed").focus()
         await rig.press(*NAME, "enter", "enter")
-        await rig.shows("epoch 6 is burned")
+        await rig.shows("taken at epoch 6")
         assert [body["expected_epoch"] for _, body in posted(commander)] == [3, 5]  # type: ignore[index]
 
 
@@ -240,3 +241,29 @@ async def test_a_requeue_that_came_too_late_stays_in_the_dialog(commander: Scrip
         await rig.shows("Requeue")
         await rig.press("tab", "enter")
         await rig.shows("is queued", "○ queued")
+
+
+async def test_a_dialog_says_its_keys_and_the_bar_below_is_not_active(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "d")
+        await rig.shows("tab next · ⏎ press · esc cancel")
+        bar = rig.app.screen_stack[0].query_one(KeyBar)
+        await rig.becomes(lambda: not any(enabled for _, enabled in bar._actions))
+        await rig.press("escape")
+        await rig.becomes(lambda: any(enabled for _, enabled in bar._actions))
+
+
+async def test_force_is_walked_through_from_why_to_the_button(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("Force-acquire")
+        order = [widget.id for widget in rig.app.screen.focus_chain]
+        assert [i for i in order if i != "dialog"] == ["why", "typed", "gone", "cancel"], "go waits for the name"
+        rig.app.screen.query_one("#why").focus()
+        await rig.press(*"why", "enter")
+        assert rig.app.focused is not None
+        assert rig.app.focused.id == "typed"
+        await rig.press("s", "enter")
+        assert rig.app.focused.id == "typed", "not yet the name"
+        await rig.press(*NAME[1:], "enter")
+        assert rig.app.focused.id == "go"

@@ -10,6 +10,7 @@ from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
 from relaytui.client.endpoint import Endpoint
+from relaytui.dashboard.glyphs import worker_status
 from relaytui.dashboard.screens.run import RunScreen
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.feed import EventAdded, Lines, Points, RunChanged, WorkerChanged
@@ -329,3 +330,55 @@ async def test_states_are_legible_without_colours(commander: ScriptedCommander) 
         ]
         assert any(style.reverse for style in styles), "the selected row is reversed"
         assert fleet().runs[0].status is RunStatus.RUNNING
+
+
+WHY = "trainer exited with 1 after 12 steps: CUDA out of memory on device 3 (79.1 GiB of 79.2 in use)"
+
+
+async def test_why_a_run_failed_is_read_at_80_by_24(commander: ScriptedCommander) -> None:
+    failed = run(
+        "ablation-with-a-long-name", RunStatus.FAILED, step=12, total=400, loss=3.9, first_loss=4.1, lr=0.01,
+        newest_checkpoint="step_00000010", newest_step=10, checkpoints=1, published=1, message=WHY,
+    )  # fmt: skip
+    commander.greeting = [snapshot([failed])]
+    async with dashboard(commander) as rig:
+        await rig.shows("ablation", WHY[:70], "step_00000010")
+        await rig.press("enter")
+        await rig.shows("esc back", WHY[:70], "loss 3.900", "step_00000010")
+
+
+async def test_why_a_run_failed_is_read_on_a_short_terminal(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot([run("ablation-7", RunStatus.FAILED, step=12, total=400, message=WHY)])]
+    async with dashboard(commander, size=(80, 14)) as rig:
+        await rig.shows("ablation-7")
+        await rig.press("enter")
+        await rig.shows("esc back", WHY[:70])
+
+
+async def test_a_reward_is_read_at_80_columns(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("rl-rew")
+        rig.app.screen.query_one("#runs", Table).select("rl-rewrite")
+        text = await rig.shows("reward 0.432", "loss 0.123")
+        line = next(line for line in text.splitlines() if "reward" in line)
+        assert line.index("reward") < line.index("loss")
+
+
+async def test_a_worker_that_went_away_is_no_alarm(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("2")
+        text = await rig.shows("offline", "pod-d")
+        line = next(line for line in text.splitlines() if "offline" in line)
+        assert "✗" not in line
+        assert worker_status(WorkerStatus.OFFLINE).ink == "muted"
+
+
+async def test_help_is_in_words_with_spaces_and_no_key_is_called_palette(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, size=(100, 50)) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("question_mark")
+        text = await rig.shows("· asks first", "Choose a theme")
+        line = next(line for line in text.splitlines() if "Choose a theme" in line)
+        assert "palette " not in line
+        assert "ctrl+p" in line

@@ -200,7 +200,7 @@ def docs_table() -> str:
     """The table in `docs/dashboard.md`, which a test compares."""
     lines = ["| keys | action | where | what it does |", "|---|---|---|---|"]
     for action in ACTIONS:
-        keys = " ".join(f"`{key_name(key)}`" for key in action.keys) or "palette"
+        keys = " ".join(f"`{key_name(key)}`" for key in action.keys) or f"`ctrl+p` {action.label}"
         where = ", ".join(sorted(place.value for place in action.where))
         danger = {
             Danger.NONE: "",

@@ -22,7 +22,8 @@ _WORKER = {
     WorkerStatus.IDLE: ("○", "state-queued"),
     WorkerStatus.BUSY: ("●", "state-running"),
     WorkerStatus.DRAINING: ("◑", "state-draining"),
-    WorkerStatus.OFFLINE: ("✗", "muted"),
+    # Pods come and go. Where one took a run with it, the lost run is the alarm.
+    WorkerStatus.OFFLINE: ("·", "muted"),
 }
 _OUTCOME = {
     Outcome.COMPLETED: ("✓", "state-completed"),

@@ -54,7 +54,9 @@ class RelayScreen(Screen[None]):
         if reason.display:
             reason.refresh_content()
         actions = [action for action in bar_actions(self.places()) if action.id != "back" or self.can_go_back]
-        self.query_one(KeyBar).show_actions([(action, self.relay.can(action.id)) for action in actions])
+        # Under a dialog none of these keys does what it says.
+        on_top = self.app.screen is self
+        self.query_one(KeyBar).show_actions([(action, on_top and self.relay.can(action.id)) for action in actions])
 
     @property
     def can_go_back(self) -> bool:
@@ -110,6 +112,10 @@ class RelayScreen(Screen[None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.close_filter()
+
+    def on_screen_suspend(self, event: Any) -> None:
+        if self.app.screen.is_modal:
+            self.paint()
 
     def on_screen_resume(self, event: Any) -> None:
         self.paint()

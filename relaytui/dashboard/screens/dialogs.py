@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LONGEST_TYPED = 24
 """A longer name than this is not asked to be typed; the word `force` is."""
 
+HINT = "tab next · ⏎ press · esc cancel"
+
 
 class Prose(Lines):
     """Lines that are as high as what they say."""
@@ -88,6 +90,10 @@ class Dialog(ModalScreen[None]):
     def relay(self) -> DashboardApp:
         return cast("DashboardApp", self.app)
 
+    def entitle(self, title: str) -> None:
+        box = self.query_one("#dialog")
+        box.border_title, box.border_subtitle = title, HINT
+
     def action_cancel(self) -> None:
         self.dismiss()
 
@@ -112,9 +118,9 @@ class RunDialog(Dialog):
         with VerticalScroll(id="dialog", can_focus=False):
             yield Prose(id="facts", folds=False)
             yield Prose(id="consequence")
-            yield from self.compose_choices()
             yield Input(placeholder="why (goes into the history)", id="why", compact=True, max_length=500)
             yield from self.compose_typed()
+            yield from self.compose_choices()
             with Horizontal(id="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button(self.verb, id="go", variant=self.variant, compact=True)  # type: ignore[arg-type]
@@ -127,7 +133,7 @@ class RunDialog(Dialog):
         yield from ()
 
     def on_mount(self) -> None:
-        self.query_one("#dialog").border_title = self.title_text
+        self.entitle(self.title_text)
         self.paint()
 
     # -- what it says ---------------------------------------------------------------------------------------------
@@ -191,9 +197,10 @@ class RunDialog(Dialog):
         self.paint()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        """On to what is asked for still; where nothing is, to the button that does it."""
         if self.ready():
             self.query_one("#go", Button).focus()
-        else:
+        elif event.input.id == "why":
             self.focus_next()
 
     @on(Button.Pressed, "#cancel")
@@ -343,7 +350,7 @@ class ForceDialog(RunDialog):
         answer = await client.force_acquire(
             self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
         )
-        return f"{self.row.run_id}: taken; epoch {answer.epoch} is burned"
+        return f"{self.row.run_id}: taken at epoch {answer.epoch}; the next agent that asks gets it"
 
 
 class QuitDialog(Dialog):
@@ -358,7 +365,7 @@ class QuitDialog(Dialog):
                 yield Button("Stop it", id="stop", variant="warning", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#dialog").border_title = "Quit"
+        self.entitle("Quit")
         self.paint()
 
     def paint(self) -> None:

@@ -80,8 +80,9 @@ def metrics(row: RunRow) -> list[Piece]:
     if loss and row.first_loss is not None and row.first_loss != row.loss:
         loss += [Piece(" from ", "muted"), number_piece(row.first_loss)]
     return joined(
-        loss,
+        # What a run is judged by comes first, as the end of the line is what may be cut.
         [Piece("reward ", "muted"), number_piece(row.reward)] if row.reward is not None else [],
+        loss,
         [Piece("lr ", "muted"), number_piece(row.lr)] if row.lr is not None else [],
     )
 
@@ -106,26 +107,33 @@ def progress_line(row: RunRow, width: int) -> list[Piece]:
 
 
 def why(row: RunRow) -> list[Piece]:
-    return [Piece(clean(row.message, 300), "muted")] if row.message else []
+    ink = "bad" if row.status is RunStatus.FAILED else "muted"
+    return [Piece(clean(row.message, 300), ink)] if row.message else []
 
 
-def run_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
-    """The head of a run's own screen: three lines."""
+def run_lines(row: RunRow, mirror: Mirror, width: int, height: int = 4) -> list[list[Piece]]:
+    """The head of a run's own screen. The message has a line of its own: the last, or where there are only three the
+    numbers' one if the run is over."""
     now = mirror.now
-    return [
-        as_many_as_fit(heading(row), holding(row, now), width),
-        progress_line(row, width),
-        spread([Piece(" "), *joined(metrics(row), saved(row))], [*why(row), Piece(" ")], width),
-    ]
+    numbers = [Piece(" "), *joined(metrics(row), saved(row))]
+    said = [Piece(" "), *why(row)]
+    lines = [as_many_as_fit(heading(row), holding(row, now), width), progress_line(row, width)]
+    if height > 3:
+        return [*lines, numbers, said]
+    return [*lines, said if row.message and row.status.ended else numbers]
 
 
 def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
-    """The same below the list, whatever columns gave way."""
+    """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead."""
     now = mirror.now
+    numbers = [Piece(" "), *joined(pace(row), metrics(row))]
+    if row.message and not row.status.active:
+        _, *rest = holding(row, now)
+        return [as_many_as_fit(heading(row), [saved(row), *rest], width), [Piece(" "), *why(row)], numbers]
     return [
         as_many_as_fit(heading(row), [saved(row), why(row)], width),
         [Piece(" "), *joined(*holding(row, now))],
-        [Piece(" "), *joined(pace(row), metrics(row))],
+        numbers,
     ]
 
 

@@ -15,7 +15,7 @@ from relaytui.dashboard.actions import Action, Danger, Place, here, key_names
 from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
-from relaytui.dashboard.widgets.pieces import folded
+from relaytui.dashboard.widgets.pieces import fit, folded
 from relaytui.wire.status import RunStatus
 
 KEYS_WIDTH = 13
@@ -87,8 +87,9 @@ class HelpScreen(ModalScreen[None]):
 def _table(actions: list[Action], width: int) -> list[list[Piece]]:
     lines: list[list[Piece]] = []
     for action in actions:
-        asks = [] if action.danger is Danger.NONE else [Piece("·\u00a0asks\u00a0first", "warn")]
-        for i, line in enumerate(folded([Piece(action.help), *asks], max(8, width - KEYS_WIDTH))):
-            keys = key_names(action) or "palette"
-            lines.append([Piece(f"{keys if i == 0 else '':<{KEYS_WIDTH}}", "key"), *line])
+        asks = [] if action.danger is Danger.NONE else [Piece("· asks first", "warn")]
+        keys = [Piece(key_names(action), "key")] if action.keys else [Piece("ctrl+p", "key"), Piece(" " + action.label)]
+        for line in folded([Piece(action.help), *asks], max(8, width - KEYS_WIDTH)):
+            lines.append([*fit(keys, KEYS_WIDTH), *line])
+            keys = []
     return lines

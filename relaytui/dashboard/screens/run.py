@@ -54,7 +54,7 @@ class RunHead(Lines):
         if row is None:
             said = "reading …" if not screen.mirror.loaded else "the commander does not know this run"
             return [[Piece(" "), Piece(screen.run_id, "strong"), Piece(f"  {said}", "muted")]]
-        return [list(line) for line in run_lines(row, screen.mirror, width)]
+        return [list(line) for line in run_lines(row, screen.mirror, width, self.size.height)]
 
 
 class RunScreen(RelayScreen):
