@@ -15,7 +15,7 @@ from relaytui.dashboard.actions import Action, Danger, Place, here, key_names
 from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
-from relaytui.dashboard.widgets.pieces import fit, folded
+from relaytui.dashboard.widgets.pieces import fit, folded, width_of
 from relaytui.wire.status import RunStatus
 
 KEYS_WIDTH = 13
@@ -84,12 +84,21 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#dialog").scroll_up(animate=False)
 
 
+ASKS = "· asks first"
+
+
 def _table(actions: list[Action], width: int) -> list[list[Piece]]:
     lines: list[list[Piece]] = []
+    room = max(8, width - KEYS_WIDTH)
     for action in actions:
-        asks = [] if action.danger is Danger.NONE else [Piece("· asks first", "warn")]
+        words = folded([Piece(action.help)], room)
+        if action.danger is not Danger.NONE:
+            used = sum(width_of(text) for text, _ in words[-1])
+            if used + 1 + width_of(ASKS) > room:
+                words.append([])
+            words[-1] += [*([Piece(" ")] if words[-1] else []), Piece(ASKS, "warn")]
         keys = [Piece(key_names(action), "key")] if action.keys else [Piece("ctrl+p", "key"), Piece(" " + action.label)]
-        for line in folded([Piece(action.help), *asks], max(8, width - KEYS_WIDTH)):
+        for line in words:
             lines.append([*fit(keys, KEYS_WIDTH), *line])
             keys = []
     return lines
