@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from relay_agent import guardian
+from relay_agent import guardian, leftovers, supervise
 from relay_agent.supervise import Supervised, stop_leftovers
+from relaytui.wire.clock import SystemClock
 from relaytui.wire.errors import RelayError
 
 
@@ -190,3 +191,32 @@ async def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None
     assert await asyncio.wait_for(trainer.exited, 10) == 0
     await asyncio.wait_for(trainer.gone, 10)
     assert heard.data == b"still here\n"
+
+
+async def test_a_log_that_is_a_pipe_holds_up_no_order(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    (tmp_path / "log.foreign.1").touch()
+    trainer, heard = await start(tmp_path, "echo up; while :; do sleep 0.05; done")
+    while b"up" not in heard.data:
+        await asyncio.sleep(0.01)
+    trainer.kill()
+    assert await asyncio.wait_for(trainer.exited, 5) in (137, 143)
+    await asyncio.wait_for(trainer.gone, 5)
+    assert (tmp_path / "log").read_bytes() == b"up\n"
+    assert (tmp_path / "log.foreign.2").is_fifo()
+
+
+async def test_what_is_planted_in_place_of_the_log_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "link").symlink_to("secret")
+    assert await asyncio.wait_for(asyncio.to_thread(supervise._read, tmp_path / "log", 0, 10), 5) == b""
+    assert supervise._read(tmp_path / "link", 0, 10) == b""
+
+
+async def test_a_planted_note_hangs_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run-1.json")
+    clock = SystemClock()
+    assert await asyncio.wait_for(asyncio.to_thread(leftovers.clean_up, tmp_path, "run-1", clock), 5) == 0
+    leftovers.write_note(tmp_path, "run-1", 1, "guard", clock)
+    assert [path.name for path in tmp_path.iterdir()] == ["run-1.json"]

@@ -57,3 +57,20 @@ def test_what_lies_under_our_names_is_moved_aside(rig: Rig, plant: str) -> None:
     assert log.read_text().startswith("step 1/2\n")
     assert os.path.lexists(log.with_name(f"{log.name}.foreign.1"))
     assert not list(rig.folder.glob(".*.tmp"))
+
+
+def test_a_log_folder_that_is_a_link_leads_nowhere(rig: Rig) -> None:
+    """Linked away after the run's folders were looked at; the log is read back from nowhere either."""
+    elsewhere = rig.root / "elsewhere"
+    elsewhere.mkdir()
+    trap = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
+    agent = rig.agent(f'cd "$RELAY_RUN_ROOT"; mv logs was; ln -s {elsewhere} logs; touch planted; exit 3')
+    assert agent.wait(15) == 3
+    rig.run_id = f"{rig.run_id}-b"
+    (rig.folder / "logs").mkdir(parents=True)
+    (rig.folder / "events.jsonl").symlink_to(elsewhere / "events")
+    agent = rig.agent(f"touch {rig.root}/up; {trap}", "pod-b")
+    eventually(lambda: (rig.root / "up").exists() or agent.process.poll() is not None, "it trains", 8)
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait(15) == 143
+    assert list(elsewhere.iterdir()) == []

@@ -117,24 +117,62 @@ def signal_all(pids: set[int], number: int) -> None:
             continue
 
 
+OURS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""For files of our own where others can write too: through no link, and without waiting for a FIFO's other end."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP)
+
+
+def open_parent(path: str) -> int:
+    """The folder that `path` lies in; neither it nor the one above it may be a link."""
+    parent = os.path.dirname(path)  # noqa: PTH120 - pathlib is not worth its memory here
+    above = os.open(os.path.dirname(parent) or ".", _FOLDER | os.O_NOFOLLOW)  # noqa: PTH120
+    try:
+        return os.open(os.path.basename(parent) or ".", _FOLDER | os.O_NOFOLLOW, dir_fd=above)  # noqa: PTH119
+    finally:
+        os.close(above)
+
+
+def is_plain(fd: int) -> bool:
+    """A regular file that has no other name."""
+    found = os.fstat(fd)
+    return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
+
+
 def open_own(path: str, flags: int) -> int:
-    """Open a file that only Relay writes. What else lies under its name (a link, a pipe, a folder: the trainer may
-    write here) is never written through and never waited for: it is moved aside, to `<name>.foreign.<n>`."""
-    for number in range(1, 100):
+    """Open a file of ours for writing, made if it is missing. Whatever else has its name is moved aside first."""
+    name = os.path.basename(path)  # noqa: PTH119
+    at = open_parent(path)
+    try:
+        for _ in range(8):
+            try:
+                fd = os.open(name, flags | os.O_CREAT | OURS, 0o644, dir_fd=at)
+            except OSError as error:
+                if error.errno not in _NOT_OURS:
+                    raise
+            else:
+                if is_plain(fd):
+                    return fd
+                os.close(fd)
+            move_aside(at, name)
+        raise OSError(errno.EEXIST, "something else keeps coming back under this name", path)
+    finally:
+        os.close(at)
+
+
+def move_aside(at: int, name: str) -> None:
+    """To `NAME.foreign.N`: it is not ours, and not ours to delete."""
+    for number in range(1, 1000):
+        aside = f"{name}.foreign.{number}"
         try:
-            fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise
-        else:
-            found = os.fstat(fd)
-            if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-                return fd
-            os.close(fd)
-        aside = f"{path}.foreign.{number}"
-        if not os.path.lexists(aside):
-            os.rename(path, aside)  # noqa: PTH104 - pathlib is not worth its memory here
-    raise OSError(errno.EEXIST, "too much lies under this name", path)
+            os.stat(aside, dir_fd=at, follow_symlinks=False)
+        except FileNotFoundError:
+            try:
+                os.rename(name, aside, src_dir_fd=at, dst_dir_fd=at)
+            except FileNotFoundError:
+                pass  # gone by itself
+            return
+    raise OSError(errno.EEXIST, "too much lies aside of it", name)
 
 
 class Log:
@@ -149,11 +187,8 @@ class Log:
         self._written = 0
         self._queue: _queue.SimpleQueue[tuple[int, bytes] | None] = _queue.SimpleQueue()
         self._done = _thread.allocate_lock()
-        try:
-            self._fd = open_own(path, os.O_WRONLY | os.O_CREAT)
-        except OSError as error:
-            self._fd = -1
-            self.trouble = f"{path}: {error.strerror}"
+        self._path = path
+        self._fd = -1
 
     def start(self) -> None:
         self._done.acquire()
@@ -173,6 +208,10 @@ class Log:
         self._done.acquire(timeout=timeout)
 
     def _write_all(self) -> None:
+        try:
+            self._fd = open_own(self._path, os.O_WRONLY)
+        except OSError as error:
+            self.trouble = f"{self._path}: {error.strerror}"
         while (item := self._queue.get()) is not None:
             offset, data = item
             view = memoryview(data)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from relay_agent.guardian import open_own
+from relay_agent import guardian
 from relay_agent.process import say
 from relay_agent.volume import RunFolder
 from relaytui.wire.clock import Clock
@@ -79,7 +79,7 @@ class Journal:
 
 
 def _append(path: Path, data: bytes) -> None:
-    fd = open_own(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = guardian.open_own(str(path), os.O_WRONLY | os.O_APPEND)
     try:
         os.write(fd, data)  # one write: lines of two agents do not mix
     finally:
@@ -87,15 +87,23 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    at = guardian.open_parent(str(path))
     try:
-        os.write(fd, data)
+        temporary = f".{path.name}.{os.urandom(8).hex()}.tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | guardian.OURS, 0o644, dir_fd=at)
+        try:
+            try:
+                os.write(fd, data)
+            finally:
+                os.close(fd)
+            try:
+                os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
+            except IsADirectoryError:
+                guardian.move_aside(at, path.name)
+                os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=at)
+            raise
     finally:
-        os.close(fd)
-    try:
-        os.close(open_own(str(path), os.O_WRONLY | os.O_CREAT))  # moves aside what is not ours to replace
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+        os.close(at)

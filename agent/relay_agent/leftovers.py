@@ -14,6 +14,8 @@ from relaytui.wire.clock import Clock
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import RelayError
 
+MAX_NOTE = 64 << 10
+
 
 class Note(Struct, frozen=True):
     """The agent that runs, or ran, a run's trainer on this pod; a pid means something only with start time and boot."""
@@ -30,9 +32,18 @@ def write_note(folder: Path, run_id: str, epoch: int, guard: str, clock: Clock) 
     """Before the trainer starts. OSError where the pod's disk refuses."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     note = Note(run_id, epoch, guard, os.getpid(), _start_of(os.getpid()), clock.boot_id())
-    temporary = folder / f".{run_id}.{os.getpid()}.tmp"
-    temporary.write_bytes(encode(note))
-    temporary.replace(folder / f"{run_id}.json")
+    temporary = folder / f".{run_id}.{os.urandom(8).hex()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | guardian.OURS, 0o600)
+    try:
+        try:
+            os.write(fd, encode(note))
+        finally:
+            os.close(fd)
+        temporary.replace(folder / f"{run_id}.json")
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def forget(folder: Path, run_id: str, guard: str) -> None:
@@ -60,7 +71,11 @@ def clean_up(folder: Path, run_id: str, clock: Clock) -> int:
 
 def _read(path: Path) -> Note | None:
     try:
-        return decode(path.read_bytes(), Note)
+        fd = os.open(path, os.O_RDONLY | guardian.OURS)
+        try:
+            return decode(os.read(fd, MAX_NOTE), Note) if guardian.is_plain(fd) else None
+        finally:
+            os.close(fd)
     except (OSError, RelayError):
         return None
 
