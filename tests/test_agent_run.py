@@ -108,7 +108,7 @@ def test_a_commander_killed_stops_no_training_and_misses_nothing(tmp_path: Path)
 
 
 def _kill_it_twice(rig: Rig) -> None:
-    agent = rig.agent(mock("--steps", 60, "--step-seconds", 0.05, "--save-every", 10))
+    agent = rig.agent(mock("--steps", 60, "--step-seconds", 0.15, "--save-every", 10))
     for at in (10, 30):
         eventually(lambda at=at: rig.run()["step"] >= at, f"step {at}")
         rig.kill_commander()
@@ -250,3 +250,38 @@ def test_force_acquire_stops_the_old_holder_and_a_new_one_takes_over(rig: Rig) -
     assert attempts[0]["outcome"] == "superseded"
     assert attempts[-1]["outcome"] == "completed"
     assert attempts[-1]["epoch"] > 2
+
+
+def test_a_holder_that_was_replaced_leaves_its_successors_state_alone(rig: Rig) -> None:
+    old = rig.agent(mock("--steps", 500, "--step-seconds", 0.05))
+    eventually(lambda: rig.run()["step"] >= 2, "two steps")
+    old.process.send_signal(signal.SIGSTOP)
+    new = rig.agent(mock("--steps", 2000, "--step-seconds", 0.05), worker="pod-b")
+    new.heard("trainer started")
+    eventually(lambda: rig.told()["status"] == "RUNNING", "the state of the new one")
+    before = rig.told()
+    old.process.send_signal(signal.SIGTERM)
+    old.process.send_signal(signal.SIGCONT)
+    assert old.wait() in (75, 143)
+    assert rig.told() == before
+    new.process.send_signal(signal.SIGTERM)
+    new.wait()
+
+
+def test_how_it_ended_is_kept_for_a_commander_that_is_away_for_a_while(
+    tmp_path: Path,
+) -> None:
+    with rigged(tmp_path) as rig:
+        agent = rig.agent(
+            "echo step 1/2 loss 1; while ! test -e $RELAY_RUN_ROOT/go; do sleep 0.05; done; echo step 2/2 loss 1"
+        )
+        eventually(lambda: rig.run()["step"] >= 1, "a step")
+        rig.kill_commander()
+        (rig.folder / "go").touch()
+        agent.heard("waiting up to 300 s for the commander")
+        agent.process.send_signal(signal.SIGTERM)
+        agent.heard("SIGTERM")
+        assert rig.told()["status"] == "COMPLETED", "it had ended by then"
+        rig.start_commander()
+        assert agent.wait() == 0, agent.says()
+        assert rig.run()["status"] == "completed"

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
 
+from relay_agent.progress import Progress
+from relay_agent.stop import Stop
+from relay_agent.verdict import judge
+
 
 @pytest.fixture(scope="module")
 def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
@@ -128,6 +132,7 @@ def test_a_trainer_that_starts_over_is_noticed_and_nothing_is_pruned(rig: Rig) -
     again = rig.agent(command, worker="pod-b")
     again.wait()
     assert "resume.ignored" in rig.kinds()
+    assert "the resume did not take" in rig.run()["message"]
     assert set(before) <= set(rig.checkpoints())
 
 
@@ -234,6 +239,71 @@ def test_nothing_whole_left_is_no_cold_start(rig: Rig) -> None:
     assert "starting from the beginning, as ON_MISSING_CHECKPOINT says" in told.says()
 
 
+SAVE = """save() { mkdir -p $RELAY_CKPT_STAGING_ROOT/step_$1; echo $1 > $RELAY_CKPT_STAGING_ROOT/step_$1/w
+  touch $RELAY_CKPT_STAGING_ROOT/step_$1/COMPLETE; }
+until_there() { while ! test -e $1; do sleep 0.05; done; }
+until_gone() { while test -e $1; do sleep 0.05; done; }
+echo step 1/3 loss 1; save 1; until_there $RELAY_RUN_ROOT/ckpt/step_00000001
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("rm -r $RELAY_RUN_ROOT/claims; save 2", "claims"),
+        ("mv $RELAY_CKPT_STAGING_ROOT $RELAY_RUN_ROOT/x; ln -s ../../x $RELAY_CKPT_STAGING_ROOT; save 2", "folder"),
+        ("mv $RELAY_RUN_ROOT $RELAY_RUN_ROOT.away", "is gone"),
+    ],
+)
+def test_a_volume_that_goes_is_said_and_the_run_is_not_complete(rig: Rig, deed: str, words: str) -> None:
+    agent = rig.agent(f"{SAVE} {deed}; sleep 1.5; echo step 3/3 loss 1")
+    assert agent.wait() == 1, agent.says()
+    assert "volume.lost" in rig.kinds()
+    assert agent.says().count("what is saved now is not published") == 1
+    run = rig.run()
+    assert run["status"] == "failed"
+    assert "could not be published" in run["message"]
+    assert words in run["message"]
+
+
+def test_a_volume_that_comes_back_gets_what_was_saved(rig: Rig) -> None:
+    deed = "mv $RELAY_RUN_ROOT/claims $RELAY_RUN_ROOT/x; save 2; until_there $RELAY_RUN_ROOT/lost"
+    back = "mv $RELAY_RUN_ROOT/x $RELAY_RUN_ROOT/claims; echo step 3/3 loss 1; save 3"
+    agent = rig.agent(f"{SAVE} {deed}; {back}")
+    eventually(lambda: "volume.lost" in rig.kinds(), "the loss told")
+    (rig.folder / "lost").touch()
+    assert agent.wait() == 0, agent.says()
+    assert rig.checkpoints() == ["step_00000001", "step_00000002", "step_00000003"]
+
+
+def test_what_the_trainer_took_away_is_not_missed(rig: Rig) -> None:
+    agent = rig.agent(f"{SAVE} save 2; rm -r $RELAY_CKPT_STAGING_ROOT/step_2; echo step 3/3 loss 1")
+    assert agent.wait() == 0, agent.says()
+    assert "volume.lost" not in rig.kinds()
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_trainer_that_saves_and_exits_0_when_told_to_stop(rig: Rig, name: str, code: int) -> None:
+    agent = rig.agent("trap 'exit 0' TERM; echo step 1/9 loss 1; while :; do sleep 0.05; done")
+    eventually(lambda: rig.run()["step"] >= 1, "a step")
+    agent.process.send_signal(signal.Signals[name])
+    assert agent.wait() == code
+    assert (rig.told()["status"], rig.told()["exit_code"]) == ("PREEMPTED", code)
+    assert rig.run()["status"] == "queued"
+
+
+def test_drained_and_exited_0_is_0(rig: Rig) -> None:
+    agent = rig.agent("trap 'exit 0' TERM; echo step 1/9 loss 1; while :; do sleep 0.05; done")
+    eventually(lambda: rig.run()["step"] >= 1, "a step")
+    rig.call(f"/api/runs/{rig.run_id}/drain", expected_epoch=1, why="maintenance")
+    assert agent.wait() == 0
+
+
+def test_an_exit_without_a_step_says_so(rig: Rig) -> None:
+    assert rig.agent("echo hello").wait() == 0
+    assert "exited 0 without a step seen" in rig.run()["message"]
+
+
 def test_half_a_first_checkpoint_leaves_a_cold_start(rig: Rig) -> None:
     half = "mkdir $RELAY_CKPT_STAGING_ROOT/step_1; echo x > $RELAY_CKPT_STAGING_ROOT/step_1/w; kill -9 $$"
     trap = f"trap '{half}' TERM; echo step 1/9 loss 1; while :; do sleep 0.05; done"
@@ -318,3 +388,41 @@ def test_the_entrypoint_becomes_the_agent(tmp_path: Path) -> None:
     done = subprocess.run([entrypoint, "--version"], env=env, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
     assert "there is no relay-agent" in done.stderr
+
+
+def seen(*lines: str, start: int = 0) -> Progress:
+    progress = Progress(start)
+    for n, line in enumerate(lines):
+        progress.see(line, float(n))
+    return progress
+
+
+def steps(first: int, last: int, total: int) -> list[str]:
+    return [f"step {n}/{total} loss 1" for n in range(first, last + 1)]
+
+
+def test_an_evaluation_that_counts_by_itself_does_not_complete_a_run() -> None:
+    evaluated = steps(1, 10, 10)
+    early = seen(*steps(1, 1, 400), *evaluated, *steps(2, 2, 400), *evaluated, *steps(3, 3, 400), *evaluated)
+    late = seen(*steps(1, 37, 400), *evaluated, *steps(38, 38, 400), *steps(1, 1000, 1000))
+    assert (early.step, early.total) == (3, 400)
+    assert (late.step, late.total) == (38, 400)
+    warmed_up = seen(*steps(1, 3, 3), *steps(1, 20, 400))
+    assert (warmed_up.step, warmed_up.total) == (20, 400)
+    longer = seen(*steps(1, 20, 40), *steps(21, 22, 80))
+    assert (longer.step, longer.total) == (22, 80)
+
+
+@pytest.mark.parametrize(
+    ("lines", "start", "outcome"),
+    [
+        (steps(1, 9, 10), 0, "failed"),
+        (steps(1, 10, 10), 0, "completed"),
+        (steps(0, 9, 10), 0, "completed"),
+        (steps(0, 8, 10), 0, "failed"),
+        (steps(5, 9, 10), 5, "completed"),
+        (steps(6, 9, 10), 5, "failed"),
+    ],
+)
+def test_the_last_step_of_who_counts_from_0_or_1(lines: list[str], start: int, outcome: str) -> None:
+    assert judge(0, Stop(), seen(*lines, start=start), None, "").outcome == outcome

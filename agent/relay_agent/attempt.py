@@ -27,7 +27,7 @@ from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
 from relay_agent.trainer import Launch, trainer_environment
 from relay_agent.verdict import Verdict, judge, never_started, volume_failed
-from relay_agent.volume import Claim, RunFolder, claim
+from relay_agent.volume import Claim, RunFolder, claim, highest_claim
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import Exit, RelayError
@@ -35,8 +35,12 @@ from relaytui.wire.messages import Order, Refused, Renew, Renewed
 from relaytui.wire.status import OrderKind, Outcome
 from relaytui.wire.text import clean
 
-LAST_WORD = 30.0
-"""Seconds to wait until the commander has acknowledged how it ended."""
+LAST_WORD = 300.0
+"""Seconds to wait until the commander has acknowledged how it ended, at least; a lease that is longer counts."""
+SAY_AFTER = 3.0
+"""Seconds of that in silence."""
+VOLUME_ANSWERS = 5.0
+"""Seconds to wait for the volume's word on who holds the run, where it decides only what a file for people says."""
 RENEW_TIMEOUT = 10.0
 
 
@@ -63,6 +67,7 @@ class Attempt:
         self._stop = stop
         self._clock = clock
         self._rng = rng
+        self._ended = False
         self._cut_off = False
         self._unknown = False
         self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
@@ -83,7 +88,7 @@ class Attempt:
         self._link.spool = self.spool
         renewing = asyncio.create_task(self._renew(), name="renew")
         try:
-            self._granted()
+            await self._granted()
             try:
                 verdict = await self._train()
             except OSError as error:
@@ -139,13 +144,13 @@ class Attempt:
         await asyncio.wait({publishing})  # a publish that has begun is not cut off
         if not self._stop.lost:
             await publisher.finish(code)
-        reached = max(progress.step, publisher.newest_step or 0)
-        return judge(code, self._stop, reached, progress.total, follower.last_line)
+        unpublished = publisher.unpublished(progress.step)
+        return judge(code, self._stop, progress, publisher.newest_step, follower.last_line, unpublished)
 
-    def _granted(self) -> None:
+    async def _granted(self) -> None:
         say(f"run {self.lease.run_id}: lease granted, epoch {self.epoch}, {self.lease.seconds:g} s")
         self.event("lease.acquired", f"epoch {self.epoch}", send=False)
-        self.journal.state("RUNNING")
+        await self._state("RUNNING")
         repo = self._settings.hf_repo or self._config.hf_repo
         if repo:
             dry = str(self._settings.hf_dry_run).lower()
@@ -228,16 +233,23 @@ class Attempt:
         )
         status = {Outcome.COMPLETED: "COMPLETED", Outcome.FAILED: "FAILED"}.get(verdict.outcome, "PREEMPTED")
         self.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
-        self.journal.state(status, verdict.exit_code)
+        self._ended = True
+        await self._state(status, verdict.exit_code)
         say(f"run {self.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
         if not await self._last_word():
             say("the commander has not acknowledged everything; the volume has it all")
 
     async def _last_word(self) -> bool:
         """Whether everything was acknowledged, in time and before somebody got impatient."""
-        waiting = asyncio.create_task(self._link.drained(LAST_WORD))
+        seconds = max(LAST_WORD, self.lease.seconds)
+        waiting = asyncio.create_task(self._link.drained(seconds))
         hurried = asyncio.create_task(self._stop.hurried.wait())
-        await asyncio.wait({waiting, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        either = {waiting, hurried}
+        done, _ = await asyncio.wait(either, timeout=SAY_AFTER, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            signals = "one more signal ends" if self._stop.why is Why.SIGNAL else "two signals end"
+            say(f"waiting up to {seconds:g} s for the commander to hear how it ended; {signals} the wait")
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         for task in (waiting, hurried):
             task.cancel()
         await asyncio.gather(waiting, hurried, return_exceptions=True)
@@ -316,7 +328,19 @@ class Attempt:
 
     def signalled(self, name: str) -> None:
         self.event("signal.received", name)
-        self.journal.state("PREEMPTED")
+        if not self._ended:
+            self._background(self._state("PREEMPTED"), "state")
+
+    async def _state(self, status: str, exit_code: int | None = None) -> None:
+        """Into state.json, which is the successor's once there is one."""
+        if self.lease.lost:
+            return
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(VOLUME_ANSWERS):
+                if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
+                    return
+        if exit_code is not None or not self._ended:
+            self.journal.state(status, exit_code)
 
     # -- what is told --------------------------------------------------------------------------------------------
 

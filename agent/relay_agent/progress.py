@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_LENGTH = 2_000
@@ -116,8 +117,35 @@ def read(text: str) -> Sight | None:
     return None
 
 
+@dataclass
+class _Count:
+    """Sightings that named one and the same total."""
+
+    last: int
+    advances: int = 0  # since it last went back
+    again: bool = False  # it went back: a loop that is run through more than once
+
+    @property
+    def established(self) -> bool:
+        return self.advances >= 2
+
+    def see(self, step: int) -> None:
+        if step < self.last:
+            self.advances, self.again = 0, True
+        elif step > self.last:
+            self.advances += 1
+        self.last = step
+
+
+MAX_COUNTS = 64
+
+
 class Progress:
-    """The progress of one attempt. Times are seconds of any clock that does not go back."""
+    """The progress of one attempt. Times are seconds of any clock that does not go back.
+
+    A trainer may count other things than its steps (an evaluation: `step 10/10 loss 2.0`): once steps towards a total
+    have advanced steadily, what counts towards another one is no progress, unless it goes on from there.
+    """
 
     def __init__(self, step: int = 0, total: int | None = None) -> None:
         self.step = step
@@ -125,21 +153,52 @@ class Progress:
         self.first: int | None = None
         """The first step seen: where the trainer really began."""
         self.rate: float | None = None
+        self.start = step
         self._known_total = total is not None
+        self._counts: dict[int, _Count] = {}  # by total
+        self._other: set[int] = set()  # totals of something else
         self._at: float | None = None
+
+    @property
+    def from_zero(self) -> bool:
+        """It counts from 0, so that its last step is one below its total."""
+        return self.first == 0 or (self.start > 0 and self.first == self.start)
+
+    def complete(self, step: int) -> bool:
+        """Whether `step` is the last one, for all that is known."""
+        return self.total is None or step >= self.total - self.from_zero
 
     def see(self, text: str, now: float) -> Sight | None:
         """Read one line; what it says, with the total known so far."""
         sight = read(text)
-        if sight is None:
+        if sight is None or not self._is_ours(sight):
             return None
-        if sight.total is not None and not self._known_total and (sight.metrics or self.total is None):
-            self.total = sight.total
         if self.first is None:
             self.first = sight.step
         self._pace(sight.step, now)
         self.step = sight.step
         return sight._replace(total=self.total)
+
+    def _is_ours(self, sight: Sight) -> bool:
+        """Whether it is about the steps of the training; takes over its total."""
+        total, step = sight.total, sight.step
+        if total is None or self._known_total:
+            return True
+        if total in self._counts or len(self._counts) < MAX_COUNTS:
+            self._counts.setdefault(total, _Count(step)).see(step)
+        main = self._counts.get(self.total) if self.total is not None else None
+        if self.total is None or total == self.total or main is None or not main.established:
+            ours = True
+        elif total < self.total or total in self._other:
+            ours = False
+        else:
+            ours = step >= self.step or main.again or self.step >= self.total - 1
+        if not ours:
+            if len(self._other) < MAX_COUNTS:
+                self._other.add(total)
+        elif sight.metrics or self.total is None:
+            self.total = total
+        return ours
 
     def _pace(self, step: int, now: float) -> None:
         """Moving average over about ten sightings; a step that goes back starts it anew."""

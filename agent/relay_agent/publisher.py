@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from relay_agent.checkpoints.aside import set_aside
+from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
-from relay_agent.checkpoints.staging import Staged, StagingWatch
+from relay_agent.checkpoints.staging import STEP, Staged, StagingWatch
 from relay_agent.checkpoints.tree import Torn, Unreadable, Unsettled
+from relay_agent.process import say
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 
@@ -60,6 +66,11 @@ class Publisher:
         self._done = asyncio.Event()
         self._wait_until = 0.0
         self._again = False
+        self._devices: dict[Path, int] = {}
+        self._lost = ""
+        self._said = False
+        self._unpublished: dict[str, bool] = {}  # since the last that was published; True: it lies in `ckpt/.bad`
+        self._why = ""
         self.protect: set[str] = set()
         self.newest_step: int | None = None
         self.may_prune = True
@@ -67,6 +78,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Until `finish` asks for the last look."""
+        self._devices = await asyncio.to_thread(self._devices_now)
         while not self._done.is_set():
             await self._look(None)
             try:
@@ -87,21 +99,89 @@ class Publisher:
             self._again
         ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
             await self._look(exit_code)
+        if self._lost:
+            for name in await asyncio.to_thread(self._saved_elsewhere):
+                self._unpublished.setdefault(name, False)
+            return
         for torn in self._watch.torn():
             self._recorder.event("checkpoint.torn", f"{torn.name} is set aside: {torn.reason}", {"name": torn.name})
             await self._set_aside(Staged(0, torn.path))
 
+    def unpublished(self, step: int) -> str:
+        """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
+        `step`: where the trainer ended. One that was published later makes up for those before it."""
+        count = len(self._unpublished)
+        if count:
+            return f"{count} checkpoint{'s' * (count > 1)} could not be published: {self._why or self._lost}"
+        if self._lost and self.newest_step is not None and self.newest_step < step:
+            return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
+        return ""
+
     async def _look(self, exit_code: int | None) -> None:
         try:
+            lost = await asyncio.to_thread(self._missing)
+            self._note_lost(lost)
             whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
-            self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
+            if not self._lost:
+                self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
+        if self._lost:
+            self._unpublished |= {staged.path.name: False for staged in whole}
+            self._why = self._lost
+            return
+        there = {staged.path.name for staged in whole}
+        self._unpublished = {name: bad for name, bad in self._unpublished.items() if bad or name in there}
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
         for staged in whole:
             await self._publish(staged)
+
+    # -- is the volume there? ------------------------------------------------------------------------------------
+
+    def _places(self) -> tuple[Path, ...]:
+        return self._folder.root, self._folder.claims, self._folder.ckpt, self._folder.staging(self._epoch)
+
+    def _devices_now(self) -> dict[Path, int]:
+        devices = {}
+        for path in self._places():
+            with suppress(OSError):
+                devices[path] = os.lstat(path).st_dev
+        return devices
+
+    def _missing(self) -> str:
+        """What of the run's folder is not where it was, or nothing. A volume that was unmounted leaves an empty folder,
+        or one of another device in which a trainer may have made its folders anew."""
+        for path in self._places():
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                return f"{path} is gone"
+            except OSError as error:
+                return f"{path} cannot be reached: {error.strerror or error}"
+            if not stat.S_ISDIR(found.st_mode):
+                return f"{path} is no folder any more"
+            if found.st_dev != self._devices.get(path, found.st_dev):
+                return f"{path} is on another device than at the start: the volume is not mounted any more"
+        return ""
+
+    def _note_lost(self, lost: str) -> None:
+        before, self._lost = self._lost, lost
+        if lost and not before:
+            self._recorder.event("volume.lost", f"{lost}; what is saved now is not published until it is back")
+            if not self._said:
+                self._said = True
+                say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
+        elif before and not lost:
+            self._recorder.event("volume.back", f"what was missed is back: {before}")
+
+    def _saved_elsewhere(self) -> list[str]:
+        """What lies where the trainer saves, wherever that leads by now."""
+        try:
+            return [name for name in names(self._folder.staging(self._epoch)) if STEP.match(name)]
+        except OSError:
+            return []
 
     async def _publish(self, staged: Staged) -> None:
         try:
@@ -113,6 +193,7 @@ class Publisher:
         except Unsettled:
             self._again = True
         except Unreadable as trouble:
+            self._miss(staged, str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
         except Torn as torn:
             self._recorder.event(
@@ -123,6 +204,7 @@ class Publisher:
             await self._refused(staged, error)
         else:
             self.newest_step = done.step
+            self._unpublished.clear()
             if done.fresh:
                 self._recorder.published(done)
                 await self._prune()
@@ -130,14 +212,23 @@ class Publisher:
     async def _refused(self, staged: Staged, error: OSError) -> None:
         """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
         words = error.strerror or str(error)
+        if error.errno == errno.ENOENT and await asyncio.to_thread(_was_taken_away, staged.path):
+            return
+        self._miss(staged, words)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
             await self._prune()
-        elif error.errno == errno.ENOENT:
-            return  # the trainer took it away again
+        elif error.errno == errno.ENOENT:  # something of ours went: the next look says what
+            where = f" ({error.filename})" if error.filename else ""
+            self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
         else:
             self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
+            self._miss(staged, words, aside=True)
             await self._set_aside(staged)
+
+    def _miss(self, staged: Staged, why: str, aside: bool = False) -> None:
+        self._unpublished[staged.path.name] = aside
+        self._why = why
 
     def _trouble(self, kind: str, message: str) -> None:
         if self._clock.boot() >= self._wait_until:
@@ -164,3 +255,8 @@ class Publisher:
     def _still_mine(self) -> bool:
         """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""
         return self._held() and highest_claim(self._folder) <= self._epoch
+
+
+def _was_taken_away(staged: Path) -> bool:
+    """By the trainer: it is gone, and what it lay in is still there."""
+    return not os.path.lexists(staged) and staged.parent.is_dir() and not staged.parent.is_symlink()

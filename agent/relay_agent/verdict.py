@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay_agent.progress import Progress
 from relay_agent.stop import Stop, Why
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import Outcome
@@ -28,19 +29,34 @@ class Verdict:
         return cls(_stopped(stop), code, step, f"{stop.message}, before the trainer started")
 
 
-def judge(code: int, stop: Stop, step: int, total: int | None, last_line: str) -> Verdict:
-    """`code` as a shell gives it. Completed is only what ran to its last step by itself."""
+def judge(
+    code: int, stop: Stop, progress: Progress, newest: int | None, last_line: str, unpublished: str = ""
+) -> Verdict:
+    """`code` as a shell gives it. Completed is only what ran to its last step by itself.
+
+    `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why.
+    """
+    step, total = max(progress.step, newest or 0), progress.total
     if stop.why is not None:
         own = int(Exit.LEASE) if stop.lost else code
+        if not own and stop.why is Why.SIGNAL:
+            own = 128 + stop.signal  # whoever stopped the pod sees that it was stopped
         return Verdict(_stopped(stop), own, step, stop.message, code)
-    if code == 0 and total is not None and step < total - 1:
+    if code != 0:
+        message = f"the trainer {describe(code)} at step {step}"
+        if last_line:
+            message += f"; its last words: {clean(last_line, 300)}"
+        return Verdict(Outcome.FAILED, code, step, message, code)
+    if not progress.complete(step):
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"exited 0 at step {step} of {total}", code)
-    if code == 0:
-        return Verdict(Outcome.COMPLETED, 0, step, f"reached step {step}" + (f" of {total}" if total else ""), code)
-    message = f"the trainer {describe(code)} at step {step}"
-    if last_line:
-        message += f"; its last words: {clean(last_line, 300)}"
-    return Verdict(Outcome.FAILED, code, step, message, code)
+    message = f"reached step {step}" + (f" of {total}" if total else "")
+    if progress.first is None and newest is None and total is None:
+        message = "exited 0 without a step seen"
+    elif progress.first is not None and progress.first < progress.start:
+        message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
+    if unpublished:
+        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"{message}, but {unpublished}", code)
+    return Verdict(Outcome.COMPLETED, 0, step, message, code)
 
 
 def never_started(error: RelayError, stop: Stop, step: int = 0) -> Verdict:

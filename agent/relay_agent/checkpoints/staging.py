@@ -18,7 +18,7 @@ from relay_agent.checkpoints.tree import Found, Torn, walk
 from relaytui.wire.clock import Clock
 
 MARKER = "COMPLETE"
-_STEP = re.compile(r"step_([0-9]{1,15})\Z")
+STEP = re.compile(r"step_([0-9]{1,15})\Z")
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ class StagingWatch:
         looks: dict[str, _Look] = {}
         with suppress(FileNotFoundError), folder(self._root) as root:
             for name in names(root):
-                if _STEP.match(name):
+                if STEP.match(name):
                     with suppress(FileNotFoundError):  # it went while we looked; so it was not whole
                         looks[name] = _look_at(root, name)
         return looks
 
 
 def _step(name: str) -> int:
-    match = _STEP.match(name)
+    match = STEP.match(name)
     assert match is not None
     return int(match[1])
 
