@@ -279,3 +279,10 @@ def test_numbers_as_people_read_them() -> None:
     assert [size(b) for b in (12, 41_200, 7_000_000_000)] == ["12 B", "41.2 kB", "7 GB"]
     for done in range(0, 401, 7):
         assert sum(len(t) for t, _ in bar(done, 400, 8)) == 8
+
+
+def test_a_curve_from_one_end_of_the_floats_to_the_other_is_drawn() -> None:
+    line = Line([1, 2], [1.7e308, -1.7e308])
+    frame = frame_of([line])
+    assert frame is not None
+    assert plot(line, frame, 10, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ class CommanderSettings:
         folder = str(state) if state is not None else env.text("RELAY_COMMANDER_STATE", "")
         if lease_seconds is None:
             lease_seconds = env.number("RELAY_LEASE_SECONDS", 300.0, 1.0, 86_400.0)
+        elif not math.isfinite(lease_seconds):
+            raise RelayError(
+                "usage", "the lease cannot be nan or inf seconds long", "--lease-seconds 300", exit_code=Exit.USAGE
+            )
         return cls(
             state=Path(folder).expanduser() if folder else _default_state(),
             host=host or env.text("RELAY_HOST", "127.0.0.1"),

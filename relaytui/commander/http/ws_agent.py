@@ -43,6 +43,8 @@ HEARTBEAT = 10.0
 HELLO_WITHIN = 5.0
 IN_FLIGHT_BYTES = 4 << 20
 """Reports of one connection on their way to the disk, at most; beyond, its socket is not read."""
+RENEWAL_WEIGHT = 100
+"""What a renewal counts beside its bytes in a report: it is small on the wire and costs a look into the database."""
 POLICY_VIOLATION = 1008
 INTERNAL = 1011
 REPLACED = 4001
@@ -128,7 +130,7 @@ class AgentSession:
 
     async def _take(self, message: AgentMessage | Frame, data: bytes) -> None:
         if type(message) is Renew:
-            self._renew(message)
+            self._renew(message, len(data))
         elif type(message) is Frame:
             if message.stream is Stream.TELEMETRY:
                 await self._telemetry(message, data)
@@ -169,8 +171,13 @@ class AgentSession:
             )
         )  # fmt: skip
 
-    def _renew(self, message: Renew) -> None:
+    def _renew(self, message: Renew, size: int) -> None:
+        # Counted like reports: whoever floods with renewals is not read on until they are answered.
+        size *= RENEWAL_WEIGHT
+        self._in_flight += size
+
         def done(answer: Extended | Refuse | None, error: BaseException | None) -> None:
+            self._landed(size)
             if isinstance(answer, Extended):
                 self._outbox.send(
                     Renewed(

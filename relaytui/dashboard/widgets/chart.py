@@ -52,7 +52,9 @@ def plot(line: Line, frame: Frame, columns: int, rows: int) -> dict[tuple[int, i
         return min(wide - 1, max(0, round((step - frame.low_step) / (frame.high_step - frame.low_step) * (wide - 1))))
 
     def row_of(value: float) -> int:
-        return min(high - 1, max(0, round((frame.high - value) / (frame.high - frame.low) * (high - 1))))
+        # Halves: the distance of two finite numbers may be more than a float holds.
+        part = (frame.high / 2 - value / 2) / (frame.high / 2 - frame.low / 2)
+        return min(high - 1, max(0, round(part * (high - 1))))
 
     def stroke(x: int, top: int, bottom: int) -> None:
         for y in range(top, bottom + 1):
