@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,86 @@ async def test_a_planted_note_hangs_nothing(tmp_path: Path) -> None:
     assert await asyncio.wait_for(asyncio.to_thread(leftovers.clean_up, tmp_path, "run-1", clock), 5) == 0
     leftovers.write_note(tmp_path, "run-1", 1, "guard", clock)
     assert [path.name for path in tmp_path.iterdir()] == ["run-1.json"]
+
+
+@pytest.fixture
+def marked() -> Iterator[str]:
+    """The path of nothing: a word in a command line, by which what is left is found and killed."""
+    word = f"left-{os.urandom(6).hex()}"
+    yield word
+    for pid in with_word(word):
+        os.kill(pid, signal.SIGKILL)
+
+
+def with_word(word: str) -> list[int]:
+    found = []
+    for pid in guardian.processes():
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in line:
+            found.append(pid)
+    return found
+
+
+async def test_a_frozen_guardian_is_thawed_by_an_order(tmp_path: Path, marked: str) -> None:
+    script = f": {marked}; trap 'exit 143' TERM; kill -STOP $PPID; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    trainer, _ = await start(tmp_path, script)
+    while not (tmp_path / "up").exists():
+        await asyncio.sleep(0.01)
+    trainer.stop()
+    assert await asyncio.wait_for(trainer.exited, 4) == 143
+    await asyncio.wait_for(trainer.gone, 4)
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_a_guardian_that_stays_frozen_is_done_without(
+    tmp_path: Path, marked: str, hurried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_thaw", lambda pid: None)
+    daemon = f"env -i {shutil.which('setsid')} {shutil.which('bash')} -c ': {marked}; while :; do /bin/sleep 1; done'"
+    script = f": {marked}; trap '' TERM; ({daemon} &); sleep 0.5; kill -STOP $PPID; touch {tmp_path}/up"
+    script += "; while :; do sleep 1; done"
+    heard = Heard()
+    trainer = Supervised(tmp_path / "log", heard.output, heard.skip, patience=0.2, hurried=0.2)
+    await trainer.start(("bash", "-c", script), {"PATH": os.environ["PATH"]}, f"guard-{marked}", 60 if hurried else 0.3)
+    while not (tmp_path / "up").exists() or len(with_word(marked)) < 3:
+        await asyncio.sleep(0.01)
+    trainer.stop()
+    if hurried:
+        trainer.kill()
+    assert await asyncio.wait_for(trainer.exited, 5) == 137
+    await asyncio.wait_for(trainer.gone, 5)
+    assert with_word(marked) == []
+    assert trainer._guardian is not None
+    assert trainer._guardian.returncode == -9
+
+
+async def test_a_guardian_frozen_after_the_trainer_is_not_waited_for(tmp_path: Path, marked: str) -> None:
+    script = f": {marked}; (trap '' TERM; : {marked}; while :; do sleep 0.1; done) & sleep 0.2; exit 4"
+    heard = Heard()
+    trainer = Supervised(tmp_path / "log", heard.output, heard.skip, last_word=0.3)
+    await trainer.start(("bash", "-c", script), {"PATH": os.environ["PATH"]}, f"guard-{marked}", 60)
+    assert await asyncio.wait_for(trainer.exited, 5) == 4
+    assert trainer._guardian is not None
+    trainer._guardian.send_signal(signal.SIGSTOP)
+    await asyncio.wait_for(trainer.gone, 5)
+    assert with_word(marked) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "words"),
+    [
+        ("true", {f"V{number}": "x" * 100_000 for number in range(100)}, "too long"),
+        ("true " + "x" * 200_000, {}, "too long"),
+        ("true", {"A": "a\0b"}, "null byte"),
+    ],
+)
+async def test_what_the_system_does_not_start_is_the_launchers_fault(
+    tmp_path: Path, command: str, env: dict[str, str], words: str
+) -> None:
+    with pytest.raises(RelayError, match=words) as error:
+        await start(tmp_path, command, **env)
+    assert error.value.exit_code == 2
+    assert len(str(error.value)) < 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -21,12 +22,33 @@ CATCH_UP = 4 << 20
 """Bytes an agent may lag behind its trainer; of more, all but the last chunk is only counted."""
 LOG_WAIT = 5.0
 """Seconds to wait for bytes that the guardian has yet to write to the log."""
+PATIENCE, HURRIED = 5.0, 2.0
+"""Seconds beyond the grace that a guardian has to stop the trainer, and where nobody wants to wait, before the agent
+does it without it."""
+LAST_WORD = 30.0
+"""Seconds that a guardian has for what a trainer left behind and for the end of the log."""
+FIRST_WORD = 60.0
 
 
 class Supervised:
     """A trainer that runs. `on_output` gets its bytes in order, `on_skipped` how many lines were left out instead."""
 
-    def __init__(self, log: Path, on_output: Callable[[bytes], None], on_skipped: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        log: Path,
+        on_output: Callable[[bytes], None],
+        on_skipped: Callable[[int], None],
+        patience: float = PATIENCE,
+        hurried: float = HURRIED,
+        last_word: float = LAST_WORD,
+    ) -> None:
+        self._patience = patience
+        self._hurried = hurried
+        self._last_word = last_word
+        self._grace = 0.0
+        self._pid = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._forcing: asyncio.Task[None] | None = None
         self._log = log
         self._on_output = on_output
         self._on_skipped = on_skipped
@@ -46,36 +68,96 @@ class Supervised:
     ) -> int:
         """Its pid; RelayError (exit 2) where the system will not start it."""
         self.guard = guard
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * guardian.CHUNK)
-        command = [sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno()), str(self._log), guard]
-        self._guardian = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec; nothing is waited for
-            [*command, str(grace), str(orphan_seconds), "--", *argv],
-            env={**env, guardian.MARKER: guard},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
-        own_children.add(self._guardian.pid)
-        theirs.close()
+        self._grace = grace
+        try:
+            ours = self._spawn(argv, env, grace, orphan_seconds)
+        except OSError as error:
+            raise _not_started(error.errno or 0, f"{_shown(argv)}: {error.strerror or error}") from None
+        except ValueError as error:  # a zero byte in a command or a variable
+            raise _not_started(0, f"{_shown(argv)}: {error}") from None
         self._socket = ours
         reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
         self._task = asyncio.create_task(self._listen(reader, writer), name="guardian")
-        return await self._started
+        self._not_later_than(FIRST_WORD)
+        while not self._started.done():
+            await asyncio.wait({self._started}, timeout=1.0)
+            if not self._started.done() and self._guardian is not None:
+                _thaw(self._guardian.pid)  # a trainer can freeze it before it has said a word
+        self._pid = self._started.result()
+        self._forget_deadline()
+        return self._pid
+
+    def _spawn(self, argv: tuple[str, ...], env: Mapping[str, str], grace: float, orphan: float) -> socket.socket:
+        """Start the guardian; our end of the line to it."""
+        ours, theirs = socket.socketpair()
+        try:
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * guardian.CHUNK)
+            command = [sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno()), str(self._log), self.guard]
+            self._guardian = subprocess.Popen(
+                [*command, str(grace), str(orphan), "--", *argv],
+                env={**env, guardian.MARKER: self.guard},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        own_children.add(self._guardian.pid)
+        return ours
 
     def stop(self) -> None:
         """SIGTERM to the trainer now; SIGKILL to its tree when the grace is over."""
-        self._order(guardian.STOP)
+        self._order(guardian.STOP, self._grace + self._patience)
 
     def kill(self) -> None:
-        self._order(guardian.KILL)
+        self._order(guardian.KILL, self._hurried)
 
-    def _order(self, order: bytes) -> None:
-        if self._socket is not None:
-            with suppress(OSError):
-                os.write(self._socket.fileno(), order)
+    def _order(self, order: bytes, seconds: float) -> None:
+        if self._socket is None:
+            return
+        with suppress(OSError):
+            os.write(self._socket.fileno(), order)
+        if self._guardian is not None:
+            _thaw(self._guardian.pid)
+        if not self.exited.done():
+            self._not_later_than(seconds)
+
+    def _not_later_than(self, seconds: float) -> None:
+        """What the guardian has not done by then is done without it. Asking again only shortens it."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._deadline is not None:
+            if self._deadline.when() <= at:
+                return
+            self._deadline.cancel()
+        self._deadline = loop.call_at(at, self._force)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _force(self) -> None:
+        self._deadline = None
+        if self._forcing is None and self._task is not None and not self._task.done():
+            self._forcing = asyncio.create_task(self._without_guardian(), name="force")
+
+    async def _without_guardian(self) -> None:
+        """It is frozen, or hangs in the volume. Its end makes `_listen` return; where not even SIGKILL ends it, that is
+        not waited for."""
+        assert self._guardian is not None
+        assert self._task is not None
+        say("the guardian does not answer: stopping the trainer without it")
+        await asyncio.to_thread(_kill_tree, self.guard, self._guardian.pid, self._pid)
+        await asyncio.wait({self._task}, timeout=5.0)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         leftovers = 0
@@ -89,6 +171,8 @@ class Supervised:
                     self._started.set_result(int(payload))
                 elif kind == guardian.EXITED:
                     self.exited.set_result(int(payload))
+                    self._forget_deadline()
+                    self._not_later_than(self._last_word)
                 elif kind == guardian.LOG_LOST:
                     say(f"the trainer's log is not written: {payload.decode(errors='replace')}; training goes on")
                 elif kind == guardian.REFUSED:
@@ -100,10 +184,15 @@ class Supervised:
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._guardian_died()
+        except asyncio.CancelledError:
+            if self._forcing is None:
+                raise
+            await self._guardian_died()
         finally:
+            self._forget_deadline()
             writer.close()
             self._socket = None
-            await asyncio.to_thread(self._reap)
+            await asyncio.to_thread(self._reap, 1.0 if self._forcing else 15.0)
         if self.exited.done():
             self.gone.set_result(leftovers)
 
@@ -139,15 +228,16 @@ class Supervised:
         """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""
         if not self._started.done():
             self._started.set_exception(_not_started(0, "its guardian died"))
-        say("the guardian was killed: stopping what is left of the trainer")
+        if self._forcing is None:
+            say("the guardian was killed: stopping what is left of the trainer")
         await asyncio.to_thread(stop_leftovers, self.guard)
         if not self.exited.done():
             self.exited.set_result(128 + signal.SIGKILL)
 
-    def _reap(self) -> None:
+    def _reap(self, timeout: float) -> None:
         if self._guardian is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._guardian.wait(15)
+                self._guardian.wait(timeout)
                 own_children.discard(self._guardian.pid)
 
 
@@ -168,11 +258,39 @@ def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
     return len(found)
 
 
+def _thaw(pid: int) -> None:
+    """A trainer can freeze its guardian, and so can whoever freezes a pod: it has an order to read."""
+    with suppress(OSError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def _kill_tree(guard: str, root: int, trainer: int, timeout: float = 5.0) -> None:
+    """The trainer's tree first, for as long as its processes are the guardian's descendants; then the guardian."""
+    if Path("/proc/self").exists():
+        until = time.monotonic() + timeout
+        while (left := guardian.tree(guard, root) - {root}) and time.monotonic() < until:
+            guardian.signal_all(left, signal.SIGKILL)
+            time.sleep(0.02)
+    elif trainer:
+        with suppress(OSError):
+            os.killpg(trainer, signal.SIGKILL)
+    with suppress(OSError):
+        os.kill(root, signal.SIGKILL)
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    """The launcher; of a command only that it is one, for it may hold secrets."""
+    return argv[0] if len(argv) == 1 else f"a command for {argv[0]}"
+
+
 def _not_started(number: int, words: str) -> RelayError:
+    hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
+    if number == errno.E2BIG:
+        hint = "command and environment together are too long: put the command into a script, or set fewer variables"
     return RelayError(
         "trainer_not_started",
         f"the trainer cannot be started: {words}" + (f" (errno {number})" if number else ""),
-        "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH",
+        hint,
         exit_code=Exit.USAGE,
     )
 

@@ -21,6 +21,9 @@ _WITHHELD = re.compile(
     r"(?:RELAY_SHARED_SECRET|RELAY_TOKEN|RELAY_RUN_CONFIG|RELAY_AGENT_STATE|COMMANDER_\w+|SLIME_\w+_CMD)\Z"
 )
 
+MAX_COMMAND = (128 << 10) - 1
+"""Bytes of one argument that Linux takes."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -46,6 +49,14 @@ def find_launch(settings: Settings) -> Launch:
     name = f"launch_{settings.mode}.sh"
     command = settings.slime_sft_cmd if settings.mode == "sft" else settings.slime_rl_cmd
     if command:
+        if len(os.fsencode(command)) > MAX_COMMAND:
+            raise RelayError(
+                "command_too_long",
+                f"SLIME_{settings.mode.upper()}_CMD is {len(os.fsencode(command))} bytes long,"
+                f" and the system takes {MAX_COMMAND}",
+                f"put it into a script, and set SLIME_{settings.mode.upper()}_CMD to that",
+                exit_code=Exit.USAGE,
+            )
         return Launch(("bash", "-c", command), f"SLIME_{settings.mode.upper()}_CMD")
     for folder in launcher_folders():
         path = folder / name
