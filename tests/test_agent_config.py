@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,62 @@ def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
     }
     assert trainer_environment({}, settings, config, folder, 3, None)["RELAY_RESUME_FROM"] == ""
     assert trainer_environment({}, settings, config, folder, 3, None)["PATH"] == os.defpath
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e400", "-1", "1.5", "0x" + "f" * 5000, "9" * 5000])
+def test_a_number_that_is_none_is_refused_in_one_line(tmp_path: Path, value: str) -> None:
+    assert "a whole number above 0" in refused({**URL, "TARGET_STEPS": value})
+    (tmp_path / "run.yaml").write_text(f"TARGET_STEPS: {value.replace('inf', '.inf').replace('nan', '.nan')}\n")
+    assert len(refused(URL, tmp_path / "run.yaml")) < 500
+
+
+def test_a_file_that_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "big").write_bytes(b"#" * (2 << 20))
+    for path, words in (
+        (tmp_path / "fifo", "not a plain file"),
+        (Path("/dev/zero"), "not a plain file"),
+        (tmp_path, "directory"),
+        (tmp_path / "big", "over 1 MiB"),
+        (Path("/" + "a" * 3000), "too long"),
+        (Path("a\udc80\0"), "is no path"),
+    ):
+        assert words in refused(URL, path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x,x,x]\nb: &b [*a,*a]\n? *b\n: 1\n",
+        "? 0x" + "f" * 5000 + "\n: 1\n",
+        "? [a, b]\n: 1\n",
+        "? [" + ",".join(["x"] * 100_000) + "]\n: 1\n",
+        "[" * 50_000,
+        "\n".join(f"k{number}: 1" for number in range(50_000)),
+        "? " + "x " * 100_000 + "\n: 1\n",
+    ],
+)
+def test_a_file_made_to_keep_us_busy_does_not(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    before = time.process_time()
+    assert len(refused(URL, tmp_path / "run.yaml")) < 1000
+    assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64 + ".b"])
+def test_a_host_that_cannot_be_is_refused(host: str) -> None:
+    assert "should name a host" in refused({"COMMANDER_URL": f"http://{host}:8080"})
+    assert load({"COMMANDER_URL": "http://a.b.:8080"}).commander_url == "http://a.b.:8080"
+    assert load({"COMMANDER_URL": "http://[::1]:8080"}).commander_url == "http://[::1]:8080"
+
+
+def test_a_home_of_nobody_is_refused() -> None:
+    assert "user that does not exist" in refused({**URL, "RELAY_L1_ROOT": "~nosuchuser/x"})
+
+
+def test_a_command_longer_than_the_system_takes_is_named() -> None:
+    settings = load({**URL, "SLIME_SFT_CMD": "true " + "x" * 200_000})
+    with pytest.raises(RelayError, match="SLIME_SFT_CMD is 200005 bytes long") as error:
+        find_launch(settings)
+    assert error.value.exit_code == 2
+    assert len(str(error.value)) < 300

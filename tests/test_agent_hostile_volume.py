@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import Rig, eventually, rigged
+from agent_rig import AGENT, SECRET, Rig, eventually, rigged
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,8 @@ def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
 def test_what_lies_under_our_names_is_moved_aside(rig: Rig, plant: str) -> None:
     victim = rig.root / "victim"
     victim.write_text("mine")
-    names = ["events.jsonl", "state.json"]
-    rm = 'cd "$RELAY_RUN_ROOT"; rm -f events.jsonl state.json; '
-    script = rm + "; ".join(plant.format(name, victim=victim) for name in names)
+    planting = plant.format("$f", victim=victim)  # again where the agent came between
+    script = f'cd "$RELAY_RUN_ROOT"; for f in events.jsonl state.json; do until rm -f $f; {planting}; do :; done; done'
     script += "; echo step 1/2; touch planted; trap 'exit 143' TERM; while :; do sleep 0.05; done"
     log = rig.folder / "logs" / "e00000001.log"
     log.parent.mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_what_lies_under_our_names_is_moved_aside(rig: Rig, plant: str) -> None:
     assert victim.read_text() == "mine"
     assert rig.told()["status"] == "PREEMPTED"
     assert rig.events()[-1]["event"] == "attempt.ended"
-    assert log.read_text().startswith("step 1/2\n")
+    assert "step 1/2\n" in log.read_text()
     assert os.path.lexists(log.with_name(f"{log.name}.foreign.1"))
     assert not list(rig.folder.glob(".*.tmp"))
 
@@ -74,3 +74,19 @@ def test_a_log_folder_that_is_a_link_leads_nowhere(rig: Rig) -> None:
     agent.process.send_signal(signal.SIGTERM)
     assert agent.wait(15) == 143
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_an_agent_without_a_stderr_trains(rig: Rig, closed: str) -> None:
+    env = {
+        **os.environ,
+        "COMMANDER_URL": rig.url,
+        "RELAY_SHARED_SECRET": SECRET,
+        "RELAY_L1_ROOT": str(rig.volume),
+        "RELAY_AGENT_STATE": str(rig.root / "pod-a"),
+        "RUN_ID": rig.run_id,
+        "SLIME_SFT_CMD": "echo step 1/1 loss 1; exit 6",
+    }
+    done = subprocess.run(["bash", "-c", f'exec "$0" {closed}', AGENT], env=env, timeout=30)
+    assert done.returncode == 6
+    assert (rig.folder / "logs" / "e00000001.log").read_text() == "step 1/1 loss 1\n"

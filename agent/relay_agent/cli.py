@@ -77,6 +77,9 @@ def main() -> None:
 
 
 def start(**extra: Any) -> int:
+    from relay_agent.process import fill_streams
+
+    fill_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a locale without UTF-8 must not turn a name into a traceback
@@ -91,6 +94,7 @@ def start(**extra: Any) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        if sys.stderr is not None:
+            sys.stderr.close()
         return int(Exit.OK)
     return result if isinstance(result, int) else int(Exit.OK)

@@ -20,6 +20,8 @@ from relaytui.wire.ids import is_id
 CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
 DEFAULT_CONFIG = Path("configs/run.yaml")
 MAX_FILE = 1 << 20
+MAX_TOKENS = 2000
+"""Of YAML: some four for each key."""
 
 
 class Settings(Struct, frozen=True):
@@ -94,6 +96,8 @@ def _url(value: object) -> str:
         raise _Bad("should hold no user and password; the secret goes into RELAY_SHARED_SECRET")
     if parts.path not in ("", "/") or parts.query or parts.fragment or port == 0 or re.search(r"\s", text):
         raise _Bad("should be http(s)://host[:port] and nothing after it")
+    if any(not 0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
+        raise _Bad("should name a host: that one has a part that is empty or over 63 letters")
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -108,15 +112,15 @@ def _flag(value: object) -> bool:
     raise _Bad("should be true or false")
 
 
-def _number(value: object) -> float:
+def _number(value: object, what: str = "a plain number of seconds, such as 600") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _Bad("should be a number")
     try:
         number = float(value)
     except (ValueError, OverflowError):
-        raise _Bad("should be a plain number of seconds, such as 600") from None
+        raise _Bad(f"should be {what}") from None
     if not math.isfinite(number):
-        raise _Bad("should be a plain number of seconds, such as 600")
+        raise _Bad(f"should be {what}")
     return number
 
 
@@ -131,7 +135,7 @@ def _seconds(least: float) -> Callable[[object], float]:
 
 
 def _count(value: object) -> int:
-    number = _number(value)
+    number = _number(value, "a whole number above 0")
     if number != int(number) or not 1 <= number <= 2**53:
         raise _Bad("should be a whole number above 0")
     return int(number)
@@ -264,15 +268,19 @@ def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
         return {}
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise _unusable(path, "is no path") from None
     found: dict[str, tuple[str, object]] = {}
     for name, value in _pairs(path, data):
-        key = _BY_NAME.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            raise _unusable(path, "has a key that is no word")
+        key = _BY_NAME.get(name)
         if key is None:
-            near = difflib.get_close_matches(str(name), list(_BY_NAME), n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name[:80], list(_BY_NAME), n=1, cutoff=0.5)
             if not near:
-                near = difflib.get_close_matches(str(name).upper(), list(_BY_NAME), n=1, cutoff=0.5)
+                near = difflib.get_close_matches(name[:80].upper(), list(_BY_NAME), n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(key.name for key in KEYS)}"
-            raise RelayError("unknown_key", f"{path}: there is no key {str(name)[:80]!a}", hint, exit_code=Exit.USAGE)
+            raise RelayError("unknown_key", f"{path}: there is no key {name[:80]!a}", hint, exit_code=Exit.USAGE)
         if key.name in found:
             raise RelayError(
                 "duplicate_key",
@@ -281,7 +289,7 @@ def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
                 exit_code=Exit.USAGE,
             )
         if value is not None:
-            found[key.name] = (str(name), value)
+            found[key.name] = (name, value)
     return found
 
 
@@ -289,8 +297,11 @@ def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
     import yaml  # only where there is a file
 
     try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(data, Loader=yaml.SafeLoader)):
-            raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
+        for number, token in enumerate(yaml.scan(data, Loader=yaml.SafeLoader)):
+            if isinstance(token, yaml.AliasToken):
+                raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
+            if number > MAX_TOKENS:
+                raise _unusable(path, "holds more than the keys of a run.yaml")
         loader = yaml.SafeLoader(data)
         try:
             node = loader.get_single_node()
@@ -314,7 +325,12 @@ def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
 def _unusable(path: Path, what: str) -> RelayError:
     return RelayError(
         "bad_config_file",
-        f"{path} {what}",
+        f"{_printable(path)} {what}",
         f"{CONFIG_VARIABLE} names the file; see run.example.yaml",
         exit_code=Exit.USAGE,
     )
+
+
+def _printable(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 200 and text.isprintable() else f"{text[:200]!a}"
