@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from checkpoint_kit import RUN, new_run, put
 
+from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import MANIFEST, Torn, read, sizes_match, verify
 from relay_agent.checkpoints.tree import Unreadable, torn_by
 
@@ -71,8 +73,13 @@ FILE = {"path": "weights.bin", "size": 1200, "sha256": "0" * 64}
         {"step": True},
         {"step": 501},
         {"step": 1e300},
+        {"step": 2**53 + 1, "name": f"step_{2**53 + 1}"},
         {"epoch": -1},
+        {"epoch": 2**53 + 1},
+        {"epoch": 2**63},
         {"seq": 0},
+        {"seq": 2**53 + 1},
+        {"seq": 10**400},
         {"run_id": "run-2"},
         {"run_id": "../run-1"},
         {"name": "step_00000501"},
@@ -217,3 +224,18 @@ def test_a_volume_in_trouble_is_not_a_torn_checkpoint() -> None:
         assert isinstance(torn_by(OSError(code, "trouble")), Unreadable)
     for code in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
         assert not isinstance(torn_by(OSError(code, "shape")), Unreadable)
+
+
+def test_what_would_not_be_read_back_is_not_written(checkpoint: Path) -> None:
+    manifest = verify(checkpoint, RUN)
+    for changes in ({"seq": 2**53 + 1}, {"epoch": 2**53 + 1}, {"name": "x"}, {"files": []}, {"base": "../x"}):
+        with pytest.raises(ValueError, match="no checkpoint"):
+            msgspec.structs.replace(manifest, **changes).encode()
+
+
+def test_the_highest_number_is_not_the_end_of_publishing(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    edit(put(run, 1, 500).path, seq=2**53)
+    for step in (600, 700):
+        assert put(run, 1, step).name == f"step_{step:08d}"
+    assert [sealed.manifest.step for sealed in survey(run).line] == [700, 600, 500]

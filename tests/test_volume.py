@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from checkpoint_kit import FaultyDisk, new_run, take
 
@@ -197,3 +198,48 @@ def test_the_probe_says_what_the_volume_can_do_and_leaves_nothing(tmp_path: Path
     assert poor["symbolic link"].detail == "Operation not permitted"
     assert poor["replace a file"].ok
     assert list(tmp_path.iterdir()) == []
+
+
+def test_claims_that_no_commander_can_have_granted_are_not_believed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run(tmp_path, None)
+    take(run, 5)
+    (run.claims / "00000007.json").touch()
+    far = (1_100_000, 2**53 - 1, 2**53, 2**53 + 1, 9_999_999_999_999_999)
+    for epoch in far:
+        (run.claims / f"{epoch:08d}.json").touch()
+    limit = Claim(2**53, "pod-x", "inc-x", None, "abc", 1.5)
+    (run.claims / f"{2**53:08d}.json").write_bytes(msgspec.json.encode(limit))
+    for _ in range(3):
+        assert claimed_epochs(run) == [5, 7]
+        assert highest_claim(run) == 7
+    assert capsys.readouterr().err.count("not believed") == 1
+    take(run, 8)
+    assert highest_claim(run) == 8
+
+
+def test_folders_that_a_trainer_makes_burn_no_epoch(tmp_path: Path) -> None:
+    run = new_run(tmp_path, None)
+    run.staging(9_999_999_999).mkdir()
+    assert highest_claim(run) == 0
+    take(run, 1)
+    for epoch in (2, 500, 9_999_999_999_999_999):
+        run.staging(epoch).mkdir()
+        run.output(epoch).mkdir()
+    assert highest_claim(run) == 1
+    take(run, 2)
+    assert highest_claim(run) == 2
+
+
+def test_a_volume_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    with pytest.raises(RelayError, match="too long") as refused:
+        open_run(Path("/" + "a" * 3000), "run-1")
+    assert len(str(refused.value)) < 500
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(RelayError, match="Permission denied") as refused:
+        open_run(tmp_path, "run-1")
+    assert refused.value.exit_code == 2

@@ -22,12 +22,17 @@ from relay_agent.checkpoints.disk import (
     sync_folder,
     write_new,
 )
+from relay_agent.process import say
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import Epoch, Id, is_id
 
 _CLAIM = re.compile(r"([0-9]{8,16})\.json\Z")
 _EPOCH = re.compile(r"e([0-9]{8,16})\Z")
 _MAX_CLAIM = 64 << 10
+MAX_EPOCH = 2**53 - 2**40
+"""Far from where epochs end on the wire, so that there is always a next one."""
+MAX_JUMP = 1_000_000
+"""How far above the highest claim that reads one may lie that does not."""
 
 
 @dataclass(frozen=True)
@@ -167,15 +172,28 @@ def _try_writing(disk: Disk, path: Path) -> None:
 
 
 def claimed_epochs(run: RunFolder) -> list[int]:
-    """Epochs that were ever claimed, ascending. A claim counts by its name even where its content was lost."""
-    epochs = (int(match[1]) for name in names(run.claims) if (match := _CLAIM.match(name)))
-    return sorted({epoch for epoch in epochs if epoch > 0})
+    """Epochs that were ever claimed, ascending. A claim counts by its name even where its content was lost; but what no
+    commander can have granted does not: everybody on the volume can make a file with a name."""
+    epochs = sorted({int(match[1]) for name in names(run.claims) if (match := _CLAIM.match(name))} - {0})
+    possible = [epoch for epoch in epochs if epoch <= MAX_EPOCH]
+    known = next((epoch for epoch in reversed(possible) if read_claim(run, epoch) is not None), 0)
+    believed = [epoch for epoch in possible if epoch <= known + MAX_JUMP]
+    if len(believed) < len(epochs) and run.root not in _warned:
+        _warned.add(run.root)
+        say(f"{run.claims / _claim_name(epochs[-1])} is not believed: the highest claim that reads is of epoch {known}")
+    return believed
 
 
 def highest_claim(run: RunFolder) -> int:
-    """The highest epoch claimed on the volume, 0 if none. Where claims were lost, the folders of epochs still tell."""
+    """The highest epoch claimed on the volume, 0 if none. Where all claims were lost, the folders of epochs still tell;
+    beside claims they do not, for a trainer can make them."""
+    if claimed := claimed_epochs(run):
+        return claimed[-1]
     made = (int(match[1]) for path in _epoch_roots(run) for name in names(path) if (match := _EPOCH.match(name)))
-    return max([*claimed_epochs(run), *made], default=0)
+    return max((epoch for epoch in made if epoch <= MAX_JUMP), default=0)
+
+
+_warned: set[Path] = set()
 
 
 def _epoch_roots(run: RunFolder) -> tuple[Path, Path]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relay_agent.checkpoints.disk import names
-from relay_agent.checkpoints.manifest import NAME, Sealed, Torn, read
+from relay_agent.checkpoints.manifest import MAX_SEQ, NAME, Sealed, Torn, read
 from relay_agent.volume import Claim, RunFolder, claimed_epochs, read_claim
 
 
@@ -32,7 +32,8 @@ class Line:
 
     @property
     def next_seq(self) -> int:
-        return 1 + max((sealed.manifest.seq for sealed in self.line + self.orphans), default=0)
+        """Never one that would not be read back, whatever lies on the volume."""
+        return min(MAX_SEQ, 1 + max((sealed.manifest.seq for sealed in self.line + self.orphans), default=0))
 
 
 def published(run: RunFolder) -> tuple[list[Sealed], list[tuple[str, Torn]]]:
@@ -58,7 +59,7 @@ def survey(run: RunFolder, tip: int | None = None) -> Line:
     claims = {epoch: read_claim(run, epoch) for epoch in claimed_epochs(run)}
     by_name = {sealed.name: sealed for sealed in found}
     by_epoch: dict[int, list[Sealed]] = defaultdict(list)
-    for sealed in sorted(found, key=lambda sealed: -sealed.manifest.seq):
+    for sealed in sorted(found, key=lambda sealed: (-sealed.manifest.seq, -sealed.manifest.step)):
         by_epoch[sealed.manifest.epoch].append(sealed)
 
     line: list[Sealed] = []

@@ -21,6 +21,8 @@ __all__ = ["MANIFEST", "VERSION", "FileEntry", "Manifest", "Sealed", "Torn", "re
 MANIFEST = "manifest.json"
 VERSION = 1
 MAX_BYTES = 64 << 20
+MAX_SEQ = 2**53
+"""As the wire has it."""
 NAME = re.compile(r"step_[0-9]{8,16}(\.e[0-9]{8,16}(\.[0-9]{1,6})?)?\Z")
 """Names a published checkpoint can have. Nothing else in `ckpt/` is ever looked at."""
 
@@ -51,7 +53,13 @@ class Manifest(Struct, frozen=True):
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        """Its file; ValueError where no agent would read it back."""
+        data = msgspec.json.encode(self)
+        try:
+            decode(data)
+        except Torn as torn:
+            raise ValueError(f"this would be no checkpoint: {torn.reason}") from None
+        return msgspec.json.format(data, indent=1) + b"\n"
 
 
 @dataclass(frozen=True)
