@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from agent_rig import AGENT, SECRET, Rig, rigged
 
+from relay_agent.trainer import Launch, exec_trouble
+
 
 @pytest.fixture(scope="module")
 def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
@@ -78,3 +80,66 @@ def test_a_locale_without_utf8_is_no_obstacle(commander: Rig) -> None:
     done = doctor(commander, LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 0, done.stderr
     assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#!/nowhere/bash\n", "/nowhere/bash"),
+        ("#!/usr/bin/env no-such-shell\n", "no-such-shell"),
+        ("#!/bin/bash\r\n", "Windows line ends"),
+        ("echo hi\n", "says what runs it"),
+        ("", "says what runs it"),
+        ("#!\n", "names nothing"),
+        ("#!/bin/sh -e\n", ""),
+        ("#!/usr/bin/env bash\n", ""),
+        ("#!/usr/bin/env -S bash -e\n", ""),
+    ],
+)
+def test_a_launcher_that_nothing_runs_is_seen(tmp_path: Path, text: str, words: str) -> None:
+    launcher = tmp_path / "launch_sft.sh"
+    launcher.write_text(text, newline="")
+    launcher.chmod(0o755)
+    trouble = exec_trouble(Launch((str(launcher),), launcher.name), os.environ)
+    assert words in trouble
+    assert bool(trouble) == bool(words)
+
+
+def test_a_launcher_that_nothing_runs_fails(commander: Rig, tmp_path: Path) -> None:
+    assert exec_trouble(Launch(("bash", "-c", "true"), "SLIME_SFT_CMD"), {"PATH": str(tmp_path)})
+    code, check = failed(commander, SLIME_SFT_CMD="true", PATH=str(tmp_path))
+    assert (code, check["what"]) == (2, "launcher")
+    assert "no bash on PATH" in check["why"]
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("http://127.0.0.1:9", 69, "http://127.0.0.1:9: connection refused"),
+        ("http://localhost:9", 69, "connection refused"),
+        ("http://no-such-host.invalid:9", 69, "name not found"),
+        ("http://a..b", 2, "should name a host"),
+    ],
+)
+def test_why_no_commander_answers_is_said_in_plain_words(commander: Rig, url: str, code: int, words: str) -> None:
+    got, check = failed(commander, COMMANDER_URL=url)
+    assert got == code
+    assert words in check["why"]
+    assert "ssl" not in check["why"]
+
+
+def test_paths_that_cannot_be_are_one_line_each(commander: Rig) -> None:
+    long = "/" + "a" * 3000
+    done = doctor(commander, RELAY_AGENT_STATE=long)
+    assert done.returncode == 0
+    assert "pod state" in done.stdout.partition("WARN")[2]
+    code, check = failed(commander, RELAY_L1_ROOT=long)
+    assert (code, check["what"]) == (2, "volume")
+    assert "too long" in check["why"]
+
+
+def test_a_wrong_secret_is_not_called_no_commander(commander: Rig) -> None:
+    agent = commander.agent("true", RELAY_SHARED_SECRET="not-the-one-it-was-started-with")
+    assert agent.wait(20) == 77
+    assert "no commander" not in agent.says()
+    assert len(agent.says().splitlines()) == 1

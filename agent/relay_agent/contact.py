@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import secrets
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -143,11 +147,11 @@ class Contact:
         return {"Authorization": f"Bearer {self._token}"}
 
     def _nobody(self, error: BaseException) -> RelayError:
-        why = (
-            "it does not answer" if isinstance(error, TimeoutError) else clean(str(error), 200) or type(error).__name__
-        )
         return RelayError(
-            "unavailable", why, "start it with `relay-tui serve`, or correct COMMANDER_URL", exit_code=Exit.UNAVAILABLE
+            "unavailable",
+            plain_words(error),
+            "start it with `relay-tui serve`, or correct COMMANDER_URL",
+            exit_code=Exit.UNAVAILABLE,
         )
 
     def _stranger(self, what: str) -> RelayError:
@@ -174,3 +178,19 @@ def _words(body: bytes) -> str:
         return f": {clean(str(answer['error']['message']), 200)}"
     except (RelayError, KeyError, TypeError):
         return ""
+
+
+def plain_words(error: BaseException) -> str:
+    """Why there was no connection, without what a library says around it."""
+    inner = getattr(error, "os_error", error)
+    if isinstance(inner, TimeoutError):
+        return "timed out"
+    if isinstance(inner, socket.gaierror):
+        return "name not found"
+    text = clean(str(error), 200) or type(error).__name__
+    if isinstance(inner, OSError) and not isinstance(inner, ssl.SSLError):
+        told = re.search(r"\[Errno (\d+)\]", str(inner))  # of several addresses, the first
+        number = inner.errno or (int(told[1]) if told else 0)
+        if number > 0:
+            return os.strerror(number).lower()
+    return text.replace(" ssl:default", "")

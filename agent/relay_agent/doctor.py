@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 
 from relay_agent.config import Settings, load
-from relay_agent.trainer import find_launch
+from relay_agent.trainer import exec_trouble, find_launch
 from relay_agent.volume import probe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
@@ -80,6 +81,9 @@ def _launcher(settings: Settings) -> Check:
         launch = find_launch(settings)
     except RelayError as error:
         return _fail("launcher", error)
+    if trouble := exec_trouble(launch, os.environ):
+        hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
+        return _fail("launcher", RelayError("launcher_not_startable", trouble, hint, exit_code=Exit.USAGE))
     return _ok("launcher", launch.argv[0] if len(launch.argv) == 1 else f"{launch.name} runs in bash")
 
 
@@ -125,18 +129,26 @@ def _volume(settings: Settings) -> list[Check]:
     return checks
 
 
+def _short(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
 def _usable(root: Path) -> None:
     what = ""
-    if not root.is_absolute():
-        what = "is not an absolute path"
-    elif not root.exists():
-        what = "does not exist"
-    elif not root.is_dir():
-        what = "is not a folder"
+    try:
+        if not root.is_absolute():
+            what = "is not an absolute path"
+        elif not root.exists():
+            what = "does not exist"
+        elif not root.is_dir():
+            what = "is not a folder"
+    except OSError as error:
+        what = f"cannot be reached: {error.strerror}"
     if what:
         raise RelayError(
             "volume_missing",
-            f"RELAY_L1_ROOT {root} {what}",
+            f"RELAY_L1_ROOT {_short(root)} {what}",
             "mount the volume there, or set RELAY_L1_ROOT to where it is mounted",
             exit_code=Exit.USAGE,
         )
@@ -150,10 +162,13 @@ def _mounted(path: Path) -> bool:
 
 def _state(settings: Settings) -> Check:
     folder = settings.agent_state
-    above = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-    if above.is_dir() and os.access(above, os.W_OK):
-        return _ok("pod state", f"{folder}")
-    return _warn("pod state", f"{folder} cannot be written", "set RELAY_AGENT_STATE to a folder on the pod's own disk")
+    with suppress(OSError):  # a name too long, no permission on the way
+        above = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            return _ok("pod state", f"{folder}")
+    return _warn(
+        "pod state", f"{_short(folder)} cannot be written", "set RELAY_AGENT_STATE to a folder on the pod's own disk"
+    )
 
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:

@@ -174,20 +174,24 @@ class Link:
         tries = refused = 0
         while True:
             sessions = self.sessions
+            who = f"no commander at {self._contact.url}: "
             try:
                 await self._session()
             except RelayError as error:
                 self.trouble = str(error)
                 refused = refused + 1 if error.exit_code == Exit.AUTH else 0
+                who = "" if refused else who  # it names itself
                 if not self.sessions and (refused >= FIRST_TRIES or error.exit_code == Exit.USAGE):
                     raise
             except Exception as error:  # noqa: BLE001 - whatever a peer or a library does, training goes on
                 self.trouble = f"{type(error).__name__}: {clean(str(error), 200)}"
             tries = 1 if self.sessions > sessions else tries + 1
             cap = min(BACKOFF_CAP, 0.25 * 2.0 ** min(tries, 10))
-            if self._clock.boot() - self._said_at >= SAY_EVERY or tries == 1:
+            if not self.sessions and refused:
+                pass  # asked again soon, and then it is an answer
+            elif self._clock.boot() - self._said_at >= SAY_EVERY or tries == 1:
                 self._said_at = self._clock.boot()
-                self._say(f"no commander at {self._contact.url}: {self.trouble}; trying again")
+                self._say(f"{who}{self.trouble}; trying again")
             await asyncio.sleep(self._rng.uniform(0.05, cap))
 
     async def _session(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,6 +77,34 @@ def find_launch(settings: Settings) -> Launch:
         f"install the relay-tui package anew, or set SLIME_{settings.mode.upper()}_CMD to a command of your own",
         exit_code=Exit.USAGE,
     )
+
+
+def exec_trouble(launch: Launch, environ: Mapping[str, str]) -> str:
+    """Why the system would not start it, as far as one can see without starting it; empty: it looks well."""
+    search = pod_environment(environ)["PATH"]
+    program = launch.argv[0]
+    if "/" not in program:
+        return "" if shutil.which(program, path=search) else f"there is no {program} on PATH"
+    try:
+        with Path(program).open("rb") as file:
+            first = file.read(4096).partition(b"\n")[0]
+    except OSError as error:
+        return f"{program} cannot be read: {error.strerror}"
+    if first.startswith(b"\x7fELF"):
+        return ""
+    if not first.startswith(b"#!"):
+        return f"{program} is neither a program nor a script that says what runs it"
+    if first.endswith(b"\r"):
+        return f"{program} has Windows line ends, so that nothing runs it"
+    words = os.fsdecode(first[2:]).split(maxsplit=1)
+    if not words:
+        return f"{program} has a first line that names nothing"
+    if not (Path(words[0]).is_file() and os.access(words[0], os.X_OK)):
+        return f"{program} is run by {words[0]!a}, which is not an executable file here"
+    named = words[1] if len(words) == 2 and Path(words[0]).name == "env" else ""
+    if re.fullmatch(r"[\w.+-]+", named) and not named.startswith("-") and not shutil.which(named, path=search):
+        return f"{program} is run by {named!a}, which is not on PATH"
+    return ""
 
 
 def trainer_environment(
