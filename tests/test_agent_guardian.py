@@ -304,3 +304,16 @@ async def test_what_the_system_does_not_start_is_the_launchers_fault(
         await start(tmp_path, command, **env)
     assert error.value.exit_code == 2
     assert len(str(error.value)) < 400
+
+
+async def test_nothing_is_heard_of_a_trainer_before_it_has_started(tmp_path: Path) -> None:
+    """Who starts it has something to say first: a step before the start would be taken for an earlier attempt's."""
+    order: list[str] = []
+    asyncio.get_running_loop().call_later(0.02, time.sleep, 0.3)  # all of it arrives in one piece
+    for number in range(5):
+        trainer = Supervised(tmp_path / f"log{number}", lambda data: order.append("output"), lambda lines: None)
+        env = {"PATH": os.environ["PATH"]}
+        await trainer.start(("bash", "-c", "echo step"), env, f"guard-{tmp_path.name}-{number}", 1)
+        order.append("started")
+        await trainer.gone
+    assert order == ["started", "output"] * 5

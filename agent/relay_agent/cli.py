@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,7 @@ def main() -> None:
 
 
 def start(**extra: Any) -> int:
-    from relay_agent.process import fill_streams
-
-    fill_streams()
+    _fill_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a locale without UTF-8 must not turn a name into a traceback
@@ -98,3 +97,13 @@ def start(**extra: Any) -> int:
             sys.stderr.close()
         return int(Exit.OK)
     return result if isinstance(result, int) else int(Exit.OK)
+
+
+def _fill_streams() -> None:
+    """Descriptors 0 to 2 are open afterwards: a socket that got the number of a closed stderr would be written to."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(null, True)

@@ -16,16 +16,6 @@ THREADS = 4
 _M_ARENA_MAX = -8
 
 
-def fill_streams() -> None:
-    """Descriptors 0 to 2 are open afterwards: a socket that got the number of a closed stderr would be written to."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
-            os.set_inheritable(null, True)
-
-
 def settle_in() -> None:
     """Set the process name, so that `pkill python` in a trainer's script does not hit us; keep the heap small."""
     with suppress(OSError):

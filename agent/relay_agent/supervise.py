@@ -49,6 +49,7 @@ class Supervised:
         self._pid = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._forcing: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
         self._log = log
         self._on_output = on_output
         self._on_skipped = on_skipped
@@ -79,12 +80,15 @@ class Supervised:
         reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
         self._task = asyncio.create_task(self._listen(reader, writer), name="guardian")
         self._not_later_than(FIRST_WORD)
-        while not self._started.done():
-            await asyncio.wait({self._started}, timeout=1.0)
-            if not self._started.done() and self._guardian is not None:
-                _thaw(self._guardian.pid)  # a trainer can freeze it before it has said a word
-        self._pid = self._started.result()
-        self._forget_deadline()
+        try:
+            while not self._started.done():
+                await asyncio.wait({self._started}, timeout=1.0)
+                if not self._started.done() and self._guardian is not None:
+                    _thaw(self._guardian.pid)  # a trainer can freeze it before it has said a word
+            self._pid = self._started.result()
+        finally:
+            self._forget_deadline()
+            self._told.set()
         return self._pid
 
     def _spawn(self, argv: tuple[str, ...], env: Mapping[str, str], grace: float, orphan: float) -> socket.socket:
@@ -169,6 +173,7 @@ class Supervised:
                     await self._output(offset, payload)
                 elif kind == guardian.STARTED:
                     self._started.set_result(int(payload))
+                    await self._told.wait()  # who started it has a word to say before it is heard
                 elif kind == guardian.EXITED:
                     self.exited.set_result(int(payload))
                     self._forget_deadline()
