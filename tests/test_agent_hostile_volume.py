@@ -7,10 +7,13 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from agent_rig import AGENT, SECRET, Rig, eventually, rigged
+
+from relay_agent import guardian
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +30,10 @@ def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
         yield shared
     finally:
         shared.close()
+        for pid in guardian.processes():  # a guardian that hangs does not see that its agent is gone
+            with suppress(OSError):
+                if shared.run_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("plant", ["mkfifo {}", "ln -sf {victim} {}", "mkdir {}", "ln -f {victim} {}"])
