@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from commander_kit import FakeClock, Kit, ended, published, running, started, step
+from commander_kit import FakeClock, Kit, ended, published, running, started, step, until
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ async def test_a_run_that_ended_waits_again_on_an_operators_word(kit: Kit) -> No
     await agent.state({"type": "ended", "t": 1.0, "outcome": "failed", "exit_code": 7, "step": 5})
     denied = await (await kit.agent("new")).acquire("run-1")
     assert (denied["code"], denied["final"]) == ("ended", True)
-    assert "requeue" in denied["reason"]
+    assert denied["reason"] == "run run-1 is failed: `relay-tui requeue run-1` queues it again"
     assert (await kit.requeue("run-1", 0))[1]["error"]["code"] == "epoch_changed"
     status, body = await kit.requeue("run-1", 1)
     assert (status, body["run"]["status"]) == (200, "queued")
@@ -410,6 +410,44 @@ async def test_a_run_that_ended_waits_again_on_an_operators_word(kit: Kit) -> No
     assert (granted["type"], granted["epoch"]) == ("granted", 2)
     requeued = next(event for event in await kit.events("run-1") if event["kind"] == "run.requeued")
     assert (requeued["message"], requeued["data"]) == ("test", {"was": "failed"})
+
+
+@pytest.mark.parametrize("outcome", ["completed", "cancelled", "failed"])
+async def test_every_ending_can_be_queued_again_and_says_who_did_it(kit: Kit, outcome: str) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), published(5), ended(outcome, 7))
+    path, body = "/api/runs/run-1/requeue", {"expected_epoch": 1, "why": "more steps"}
+    status, answer = await kit.post(path, body, headers={"X-Relay-Actor": "ada"})
+    assert (status, answer["run"]["status"], answer["run"]["epoch"]) == (200, "queued", 1)
+    assert "holder" not in answer["run"]
+    event = (await kit.events("run-1"))[-1]
+    assert (event["kind"], event["actor"], event["message"]) == ("run.requeued", "ada", "more steps")
+    # Said twice, it is no longer so; and the attempt that ended cannot come back under its old epoch.
+    assert (await kit.post(path, body))[1]["error"]["code"] == "not_ended"
+    assert (await agent.renew())["type"] == "refused"
+    await agent.state(started())
+    assert (await kit.run("run-1"))["status"] == "queued"
+    granted = await (await kit.agent("next")).acquire("run-1")
+    assert (granted["epoch"], granted["newest"]["name"]) == (2, "step_00000005")
+
+
+async def test_an_unknown_run_is_not_queued_again(kit: Kit) -> None:
+    assert (await kit.requeue("nowhere", 1))[0] == 404
+    path = "/api/runs/nowhere/requeue"
+    assert (await kit.post(path, {"expected_epoch": 1}, role="worker"))[0] == 403
+    assert (await kit.post(path, {"expected_epoch": "1"}))[0] == 422
+
+
+async def test_a_row_of_the_same_name_that_holds_a_run_stays(kit: Kit) -> None:
+    first = await kit.agent("pod", "one")
+    await first.acquire("run-1")
+    await first.close()
+    await until(lambda: not kit.commander.core.workers.is_connected("one"))
+    here = [await kit.agent("pod", "two"), await kit.agent("pod", "three")]
+    rows = (await kit.get("/api/workers"))[1]["workers"]
+    assert sorted(row["incarnation"] for row in rows) == ["one", "three", "two"]
+    assert not any(agent.ws.closed for agent in here)
 
 
 async def test_an_agent_that_comes_back_is_one_row(kit: Kit) -> None:

@@ -223,7 +223,13 @@ async def test_an_ended_run_is_granted_again_to_whoever_asks(kit: Kit, ending: s
     assert (await pod.report(ending, step=3))[0] == 200
     status, answer = await pod.acquire("run-1")
     assert (status, answer["status"], answer["epoch"]) == (200, "granted", 2)
-    assert "run.requeued" in await kit.kinds("run-1")
+    requeued = next(event for event in await kit.events("run-1") if event["kind"] == "run.requeued")
+    assert requeued["actor"] == "pod-1"
+    # It is a grant like any other: one holder, who can work.
+    assert (await worker(kit, "pod-2").acquire("run-1"))[1]["status"] == "denied"
+    assert (await pod.report("RUNNING", step=4))[0] == 200
+    assert (await pod.renew())[0] == 200
+    assert (await kit.run("run-1"))["status"] == "running"
 
 
 async def test_many_at_once_get_one_lease(kit: Kit) -> None:

@@ -74,7 +74,8 @@ def decide_acquire(
 ) -> Grant | Again | Deny:
     """`mode` None: whatever the run has (the original's workers do not say)."""
     if run.status.ended:
-        return Deny("ended", f"run {run.run_id} is {run.status} (`relay-tui requeue` queues it again)", 0.0, final=True)
+        again = f"`relay-tui requeue {run.run_id}` queues it again"
+        return Deny("ended", f"run {run.run_id} is {run.status}: {again}", 0.0, final=True)
     if mode is not None and mode != run.mode:
         return Deny("mode", f"run {run.run_id} is a {run.mode} run, not {mode}", 0.0, final=True)
     if highest > run.epoch + MAX_EPOCH_JUMP:
