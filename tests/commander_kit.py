@@ -182,11 +182,12 @@ class Feed:
                 return body
 
     async def until(self, wanted: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """The next message that is wanted; others are skipped."""
-        while True:
-            body = await self.hear()
-            if wanted(body):
-                return body
+        """The next message that is wanted; others are skipped. Beats alone do not keep it waiting for ever."""
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                body = await self.hear()
+                if wanted(body):
+                    return body
 
     async def run(self, run_id: str, **values: Any) -> dict[str, Any]:
         """The next picture of the run that shows these values."""
