@@ -102,6 +102,26 @@ def test_an_agent_killed_leaves_nothing_and_its_run_goes_on_elsewhere(rig: Rig) 
     rig.checkpoints()
 
 
+def test_what_an_agent_died_over_is_published_by_the_next_one(rig: Rig) -> None:
+    """The trainer saves when its guardian stops it: nobody is left to publish that but the next agent."""
+    command = mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 100_000)
+    first = rig.agent(command)
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    first.process.kill()
+    staging = rig.folder / "ckpt" / ".staging" / "e00000001"
+    saved = eventually(lambda: [path.parent for path in staging.glob("step_*/COMPLETE")], "its last save")[0]
+    step = int(saved.name.removeprefix("step_"))
+    second = rig.agent(mock("--steps", step + 3, "--step-seconds", 0.01, "--save-every", 100_000), worker="pod-b")
+    assert second.wait() == 0, second.says()
+    second.heard(f"resuming from step_{step:08d}")
+    assert f"step_{step:08d}" in rig.checkpoints()
+    run = rig.run()
+    assert run["status"] == "completed"
+    assert (run["attempts"][-1]["started_step"], run["attempts"][-1]["started_from"]) == (step, f"step_{step:08d}")
+    assert "checkpoint.salvaged" in [event["event"] for event in rig.events()]
+    assert not staging.exists()
+
+
 def test_a_commander_killed_stops_no_training_and_misses_nothing(tmp_path: Path) -> None:
     with rigged(tmp_path) as rig:
         _kill_it_twice(rig)

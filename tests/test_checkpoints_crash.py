@@ -16,6 +16,7 @@ from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import choose
+from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.volume import RunFolder, highest_claim, open_run, read_claim
 from relaytui.wire.errors import RelayError
@@ -134,6 +135,34 @@ def test_dropping_a_second_copy_crashes_anywhere(run: RunFolder, tmp_path: Path)
             act(world, disk)
         assert names(world) == ["step_00000001", "step_00000002"]
         assert step_after(world) == 2
+        goes_on(world)
+
+
+def test_salvaging_what_a_dead_agent_left_crashes_anywhere(run: RunFolder, tmp_path: Path) -> None:
+    """Whole ones are published sooner or later, each once; what is not whole or lies beside the line never is."""
+    take(run, 2, "step_00000001")
+    stage(run, 2, 3)
+    stage(run, 2, 4)
+    stage(run, 2, 5, marker=False)
+    stage(run, 1, 9)
+    take(run, 3, "step_00000002")
+
+    def act(world: RunFolder, disk: Disk) -> None:
+        Salvage(world, 3, mine, disk=disk).work()
+
+    for world, disk in worlds(run, tmp_path, act, Crash):
+        with pytest.raises(Crash):
+            act(world, disk)
+        assert whole_names(world) == names(world)
+        base = choose(world)
+        assert base is not None
+        take(world, 4, base.name)
+        Salvage(world, 4, mine).work()
+        assert [name for name in names(world) if name > "step_00000002"] == ["step_00000003", "step_00000004"]
+        assert step_after(world) == 4
+        assert [path.name for path in world.orphans.iterdir()] == ["e00000001.step_9"]
+        assert [path.name for path in world.bad.iterdir()] == ["e00000002.step_5"]
+        assert not any(world.staging(epoch).exists() for epoch in (1, 2))
         goes_on(world)
 
 

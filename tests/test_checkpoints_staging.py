@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
-from checkpoint_kit import ManualClock, new_run, stage
+from checkpoint_kit import FaultyDisk, ManualClock, mine, new_run, stage
 
 from relay_agent.checkpoints.aside import set_aside
+from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.volume import RunFolder
 
@@ -150,3 +152,16 @@ def test_no_folder_yet_is_no_error(tmp_path: Path) -> None:
     watch = StagingWatch(run.staging(9), SETTLE, ManualClock())
     assert watch.scan() == []
     assert watch.torn() == []
+
+
+def test_sealed_by_a_publish_that_failed_is_still_whole(watched: Watched) -> None:
+    """Its marker is gone by then, and its trainer may be too."""
+    staged = stage(watched.run, 1, 5)
+    number = 0
+    while (staged.path / "COMPLETE").exists():
+        with pytest.raises(OSError, match="refused"):
+            publish(watched.run, staged, 1, mine, disk=FaultyDisk(number, lambda: OSError(errno.EIO, "refused")))
+        number += 1
+    assert watched.look(exited=143) == [5]
+    (staged.path / "weights.bin").write_bytes(b"written to again")
+    assert StagingWatch(watched.run.staging(1), SETTLE, watched.clock).scan(0.0, 143) == []

@@ -11,8 +11,9 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from relay_agent.acquire import Grant
-from relay_agent.checkpoints.publish import Published
+from relay_agent.checkpoints.publish import Fenced, Published
 from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
+from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.config import Settings
 from relay_agent.follow import Follower
 from relay_agent.journal import Journal
@@ -70,6 +71,7 @@ class Attempt:
         self._ended = False
         self._cut_off = False
         self._unknown = False
+        self._anew = ""  # why it starts from the beginning although there was more
         self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -120,6 +122,10 @@ class Attempt:
             self._clock.wall(),
         )
         await asyncio.to_thread(claim, self._folder, claimed)
+        try:
+            resume = await self._salvaged(resume)
+        except Fenced:
+            self._fenced()
         if self._stop.asked.is_set():
             return Verdict.before_start(self._stop, resume.step if resume else 0)
 
@@ -175,9 +181,8 @@ class Attempt:
             lost = self._nothing_whole(left)
             if lost:
                 self.event("checkpoint.missing", lost)
-        over = ""
         if lost and self._settings.on_missing_checkpoint == "restart":
-            over, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
+            self._anew, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
         elif lost and (resume is None or self._settings.on_missing_checkpoint == "ask"):
             here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
             raise RelayError(
@@ -187,9 +192,32 @@ class Attempt:
                 + ("older or restart" if resume else "restart to train from the beginning"),
                 exit_code=Exit.USAGE,
             )
+        return resume
+
+    async def _salvaged(self, resume: Resume | None) -> Resume | None:
+        """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud."""
+        salvage = Salvage(
+            self._folder,
+            self.epoch,
+            lambda: not self.lease.lost and highest_claim(self._folder) <= self.epoch,
+            self._config.ckpt_keep_last_n,
+            accept=not self._anew,
+            mode=self._settings.mode,
+            trainer=self._launch.name,
+        )
+        found = await asyncio.to_thread(salvage.work)
+        for told in found.told:
+            self.event(told.kind, told.message, {"name": told.name} if told.name else None)
+            say(told.message)
+        for done in found.published:
+            self.published(done)
+            resume = Resume(done.path, done.name, done.step, self.epoch)
+        for name in found.pruned:
+            self.pruned(name)
         if resume is None:
-            self.event("resume.cold", f"no checkpoint to resume from: starting from the beginning{over}")
-            say(f"no checkpoint to resume from: starting from the beginning{over}")
+            words = f"no checkpoint to resume from: starting from the beginning{self._anew}"
+            self.event("resume.cold", words)
+            say(words)
         else:
             self.journal.latest_ckpt = resume.name
             beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
@@ -313,6 +341,9 @@ class Attempt:
             say(f"the lease is lost ({code}: {message}): stopping the trainer")
             self._stop.ask(Why.LOST, message or code)
 
+    def _fenced(self) -> None:
+        self.lose("superseded", "a later epoch has claimed the run on the volume")
+
     def order(self, order: Order) -> None:
         """An operator's word, through the commander. Carried out once, acknowledged every time."""
         if order.run_id != self.lease.run_id or order.epoch != self.epoch:
@@ -397,7 +428,7 @@ class Attempt:
             self,
             held=lambda: not self.lease.lost,
             safe=lambda: self.lease.safe(self._clock.boot()),
-            on_fenced=lambda: self.lose("superseded", "a later epoch has claimed the run on the volume"),
+            on_fenced=self._fenced,
         )
         if resume is not None:
             publisher.protect.add(resume.name)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from relay_agent.checkpoints.aside import set_aside
+from relay_agent.checkpoints.aside import orphan, set_aside
 from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
@@ -66,6 +66,7 @@ class Publisher:
         self._done = asyncio.Event()
         self._wait_until = 0.0
         self._again = False
+        self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
         self._devices: dict[Path, int] = {}
         self._lost = ""
         self._said = False
@@ -80,7 +81,7 @@ class Publisher:
         """Until `finish` asks for the last look."""
         self._devices = await asyncio.to_thread(self._devices_now)
         while not self._done.is_set():
-            await self._look(None)
+            await self.look()
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._done.wait()
@@ -94,11 +95,11 @@ class Publisher:
     async def finish(self, exit_code: int) -> None:
         """The last look, when the trainer's tree is gone."""
         self._wait_until = 0.0
-        await self._look(exit_code)
+        await self.look(exit_code)
         if (
             self._again
         ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
-            await self._look(exit_code)
+            await self.look(exit_code)
         if self._lost:
             for name in await asyncio.to_thread(self._saved_elsewhere):
                 self._unpublished.setdefault(name, False)
@@ -117,9 +118,15 @@ class Publisher:
             return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
         return ""
 
-    async def _look(self, exit_code: int | None) -> None:
+    async def look(self, exit_code: int | None = None) -> None:
+        """One look at the staging folder; the last one where `exit_code` is given."""
         try:
             lost = await asyncio.to_thread(self._missing)
+            if lost:
+                replaced = await asyncio.to_thread(self._replaced)
+                if replaced:
+                    self._on_fenced()
+                    return
             self._note_lost(lost)
             whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
@@ -135,8 +142,14 @@ class Publisher:
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
+        waiting: set[Staged] = set()
         for staged in whole:
-            await self._publish(staged)
+            if staged in self._passed:
+                await self._orphan(staged)
+            elif await self._publish(staged):
+                self._passed |= waiting
+            else:
+                waiting.add(staged)
 
     # -- is the volume there? ------------------------------------------------------------------------------------
 
@@ -166,6 +179,13 @@ class Publisher:
                 return f"{path} is on another device than at the start: the volume is not mounted any more"
         return ""
 
+    def _replaced(self) -> bool:
+        """Whoever claimed the run after us clears our staging folder."""
+        try:
+            return highest_claim(self._folder) > self._epoch
+        except OSError:
+            return False
+
     def _note_lost(self, lost: str) -> None:
         before, self._lost = self._lost, lost
         if lost and not before:
@@ -183,7 +203,8 @@ class Publisher:
         except OSError:
             return []
 
-    async def _publish(self, staged: Staged) -> None:
+    async def _publish(self, staged: Staged) -> bool:
+        """Whether it is in the line now."""
         try:
             done = await asyncio.to_thread(
                 publish, self._folder, staged, self._epoch, self._still_mine, mode=self._mode, trainer=self._trainer
@@ -208,6 +229,8 @@ class Publisher:
             if done.fresh:
                 self._recorder.published(done)
                 await self._prune()
+            return True
+        return False
 
     async def _refused(self, staged: Staged, error: OSError) -> None:
         """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
@@ -251,6 +274,15 @@ class Publisher:
             await asyncio.to_thread(set_aside, self._folder, staged.path)
         except OSError as error:
             self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
+
+    async def _orphan(self, staged: Staged) -> None:
+        name = staged.path.name
+        words = f"{name} is kept in ckpt/.orphans: step {self.newest_step}, which was saved after it, is published"
+        self._recorder.event("checkpoint.orphan", words, {"name": name})
+        try:
+            await asyncio.to_thread(orphan, self._folder, staged.path)
+        except OSError as error:
+            self._recorder.event("checkpoint.stuck", f"{name} cannot be moved: {error.strerror or error}")
 
     def _still_mine(self) -> bool:
         """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""

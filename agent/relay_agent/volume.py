@@ -47,7 +47,7 @@ class RunFolder:
 
     @property
     def ckpt(self) -> Path:
-        """Published checkpoints, `latest`, and what lies aside in `.staging`, `.bad` and `.trash`."""
+        """Published checkpoints, `latest`, and what lies aside in `.staging`, `.bad`, `.orphans` and `.trash`."""
         return self.root / "ckpt"
 
     @property
@@ -77,6 +77,11 @@ class RunFolder:
     @property
     def trash(self) -> Path:
         return self.ckpt / ".trash"
+
+    @property
+    def orphans(self) -> Path:
+        """Whole checkpoints of attempts that went on beside the line: never resumed from."""
+        return self.ckpt / ".orphans"
 
     def staging(self, epoch: int) -> Path:
         """RELAY_CKPT_STAGING_ROOT of that epoch."""
@@ -194,6 +199,11 @@ def highest_claim(run: RunFolder) -> int:
 
 
 _warned: set[Path] = set()
+
+
+def staged_epochs(run: RunFolder) -> list[int]:
+    """Epochs that have a staging folder, ascending."""
+    return sorted(int(match[1]) for name in names(run.staging(0).parent) if (match := _EPOCH.match(name)))
 
 
 def _epoch_roots(run: RunFolder) -> tuple[Path, Path]:

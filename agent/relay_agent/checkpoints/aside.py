@@ -1,18 +1,46 @@
-"""Where what must not be used is kept: `ckpt/.bad` for a person to look at, `ckpt/.trash` on its way out."""
+"""Where what must not be used is kept: `ckpt/.bad` and `ckpt/.orphans` for a person to look at, `ckpt/.trash` on its
+way out.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.checkpoints.disk import SYSTEM, Disk, make_folder, names, remove_tree, sync_folder
 from relay_agent.volume import RunFolder
 
+KEPT_ASIDE = 2
+"""Staged folders that are kept in each of `.bad` and `.orphans`: those of the latest attempts, of these the furthest.
+Every preempted pod can leave one behind, and one can be as big as any checkpoint."""
+
+_STAGED = re.compile(r"e([0-9]{8,16})\.step_([0-9]{1,15})(?:\.([0-9]{1,9}))?\Z")
+
 
 def set_aside(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
     """Move `path` into `ckpt/.bad` under a name that is free there, and say where it lies now."""
     return _move(disk, path, run.bad)
+
+
+def orphan(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
+    """Move what an attempt saved beside the line into `ckpt/.orphans`, and say where it lies now."""
+    return _move(disk, path, run.orphans)
+
+
+def trim(run: RunFolder, still_mine: Callable[[], bool], disk: Disk = SYSTEM) -> None:
+    """Delete what was staged and lies aside beyond `KEPT_ASIDE`. Published ones found damaged stay: they are missed."""
+    for place in (run.bad, run.orphans):
+        found: dict[tuple[int, ...], str] = {}
+        with suppress(FileNotFoundError):
+            matches = filter(None, map(_STAGED.match, names(place)))
+            found = {tuple(int(number or 0) for number in match.groups()): match[0] for match in matches}
+        for _, name in sorted(found.items(), reverse=True)[KEPT_ASIDE:]:
+            if not still_mine():
+                return
+            throw_away(run, place / name, disk)
 
 
 def throw_away(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> None:

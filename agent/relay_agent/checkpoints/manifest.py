@@ -47,6 +47,12 @@ class Manifest(Struct, frozen=True):
     world_size: int | None
     created_at: float  # seconds since 1970; shown, never compared
     files: list[FileEntry]  # sorted by path
+    saved_by: Epoch | None = None  # the attempt that saved it, where a later one (`epoch`) published it
+
+    @property
+    def maker(self) -> int:
+        """The epoch whose trainer saved it."""
+        return self.saved_by or self.epoch
 
     @property
     def total_bytes(self) -> int:

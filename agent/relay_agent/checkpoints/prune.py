@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from relay_agent.checkpoints.aside import empty_trash, throw_away
+from relay_agent.checkpoints.aside import empty_trash, throw_away, trim
 from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import sizes_match
@@ -27,7 +27,8 @@ def prune(
     """Delete whole checkpoints beyond the newest `keep` (at least 2) of the line; their names, newest first. Blocking.
 
     Spared besides: every claim's base, `protect`, and the newest of each orphan line. Those that are not whole neither
-    count nor go: the next resume sets them aside. Asks `still_mine` before each one and stops where it says no.
+    count nor go: the next resume sets them aside. Of staged folders that lie aside a few are kept. Asks `still_mine`
+    before each one and stops where it says no.
     """
     empty_trash(run, disk)
     order = survey(run)
@@ -50,4 +51,5 @@ def prune(
             break
         throw_away(run, sealed.path, disk)
         removed.append(sealed.name)
+    trim(run, still_mine, disk)
     return removed

@@ -32,12 +32,9 @@ from relay_agent.checkpoints.manifest import (
     free_name,
     verify,
 )
-from relay_agent.checkpoints.staging import MARKER, Staged
+from relay_agent.checkpoints.staging import MARKER, OURS, Staged
 from relay_agent.checkpoints.tree import Tree, Unsettled, hash_files, walk
 from relay_agent.volume import RunFolder, highest_claim
-
-_OURS = (MARKER, MANIFEST, f".{MANIFEST}.tmp")
-"""Top-level names in a staged folder that are not part of what was saved."""
 
 
 class Fenced(Exception):  # noqa: N818 - it says what happened
@@ -64,10 +61,12 @@ def publish(
     mode: str = "",
     trainer: str = "",
     world_size: int | None = None,
+    saved_by: int | None = None,
     wall: Callable[[], float] = time.time,
     disk: Disk = SYSTEM,
 ) -> Published:
-    """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte.
+    """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
+    trainer saved it, where that is another one.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. OSError: the volume
     refused; after a failed flush what is staged must not be trusted again. Each leaves the line as it was.
@@ -75,7 +74,7 @@ def publish(
     with folder(staged.path) as root:
         _refuse_foreign_manifest(root)
         _unshare(disk, root)
-        tree = walk(root, ignore=_OURS)
+        tree = walk(root, ignore=OURS)
         hashes = hash_files(root, tree.files, disk.fsync)
         files = [FileEntry(found.path, found.size, hashes[found.path]) for found in tree.files]
         if not any(file.size for file in files):
@@ -105,6 +104,7 @@ def publish(
                 world_size=world_size,
                 created_at=wall(),
                 files=files,
+                saved_by=saved_by,
             )
             for name in reversed(tree.folders):
                 with folder(name, dir_fd=root) as below:
@@ -164,7 +164,7 @@ def _refuse_foreign_manifest(root: int) -> None:
 
 def _unshare(disk: Disk, root: int) -> None:
     """A file with a second name could be written through it after it was sealed: give the checkpoint its own bytes."""
-    for found in walk(root, ignore=_OURS).files:
+    for found in walk(root, ignore=OURS).files:
         if found.links > 1:
             *parents, name = found.path.split("/")
             with folder("/".join(parents) or ".", dir_fd=root) as parent:
@@ -187,7 +187,7 @@ def _copy_in_place(disk: Disk, parent: int, name: str) -> None:
 
 
 def _unchanged(root: int, tree: Tree) -> None:
-    if walk(root, ignore=_OURS) != tree:
+    if walk(root, ignore=OURS) != tree:
         raise Unsettled("it changed while it was published: somebody still writes to it")
 
 

@@ -13,12 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_agent.checkpoints.disk import folder, names
-from relay_agent.checkpoints.tree import Found, Torn, walk
+from relay_agent.checkpoints.disk import folder, names, read_file
+from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, decode
+from relay_agent.checkpoints.tree import Found, Torn, Tree, walk
 from relaytui.wire.clock import Clock
 
 MARKER = "COMPLETE"
+OURS = (MARKER, MANIFEST, f".{MANIFEST}.tmp")
+"""Top-level names in a staged folder that are not part of what was saved."""
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
+UNKNOWN_END = 256
+"""In place of an exit code where nobody knows how the trainer ended."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Staged:
 
     step: int
     path: Path
+    saved_at: int = 0  # when its last byte came (nanoseconds on the trainer's clock): the order of saving
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class _Look:
 
     @property
     def saved_at(self) -> int:
-        """When the last byte came (nanoseconds on the trainer's clock): the order of saving within one look."""
-        return max((file.mtime_ns for file in self.files), default=0)
+        """When the last byte of the trainer's came; what publishing wrote says nothing about the order of saving."""
+        return max((file.mtime_ns for file in self.files if file.path not in OURS[1:]), default=0)
 
 
 class StagingWatch:
@@ -85,7 +91,7 @@ class StagingWatch:
         if self._exited is None:
             self._exited = trainer_exited
         whole = sorted(self._whole, key=lambda name: (looks[name].saved_at, _step(name), name))
-        return [Staged(_step(name), self._root / name) for name in whole]
+        return [Staged(_step(name), self._root / name, looks[name].saved_at) for name in whole]
 
     def torn(self) -> list[TornStaged]:
         """After a scan that was told of the exit: what will never be whole. Before it: what can never become so."""
@@ -96,6 +102,8 @@ class StagingWatch:
         ]
 
     def _why_torn(self) -> str:
+        if self._exited == UNKNOWN_END:
+            return "its agent died before anybody saw that it was whole"
         how = f"exited with {self._exited}" if (self._exited or 0) >= 0 else f"died by signal {-(self._exited or 0)}"
         return f"the trainer {how} before it was whole"
 
@@ -122,6 +130,19 @@ def _step(name: str) -> int:
     return int(match[1])
 
 
+def _is_sealed(root: int, name: str, tree: Tree) -> bool:
+    """Whether it was found whole before: publishing takes the marker away once the manifest is written, and can end
+    there."""
+    if not any(file.path == MANIFEST for file in tree.files):
+        return False
+    try:
+        with folder(name, dir_fd=root) as fd:
+            listed = decode(read_file(fd, MANIFEST, MAX_BYTES)).files
+    except (Torn, OSError):
+        return False
+    return [(file.path, file.size) for file in listed] == [(f.path, f.size) for f in tree.files if f.path not in OURS]
+
+
 def _look_at(root: int, name: str) -> _Look:
     try:
         if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
@@ -134,7 +155,7 @@ def _look_at(root: int, name: str) -> _Look:
         return _Look((), (), False, True, torn.reason)
     except OSError as error:
         return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}")
-    marked = any(file.path == MARKER for file in tree.files)
+    marked = any(file.path == MARKER for file in tree.files) or _is_sealed(root, name, tree)
     empty = not any(file.size for file in tree.files)
     # A folder just made is empty for a moment: only a marker or the trainer's end makes that final.
     return _Look(tree.files, tree.folders, marked, empty, "it holds no data" if marked and empty else "")

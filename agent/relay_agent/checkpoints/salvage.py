@@ -1,0 +1,198 @@
+"""What earlier attempts saved and nobody published: into the line where it belongs there, aside where it does not.
+
+An agent can die between its trainer's save and the publishing, and a holder that was replaced can go on saving. The
+holder of the next epoch, once it has claimed it, looks through the staging folders of all earlier ones:
+
+- whole (marked, or the trainer is known to have ended well), saved by the latest attempt that saved anything, and
+  further than the newest of the line: published in this epoch's line, `saved_by` that attempt,
+- whole and anything else: the work of an attempt that went on beside the line; moved into `ckpt/.orphans`,
+- not whole: moved into `ckpt/.bad`.
+
+A later attempt that saved something settles which line it is; one that saved nothing has left no history.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay_agent.checkpoints.aside import orphan, set_aside, throw_away, trim
+from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
+from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.prune import prune
+from relay_agent.checkpoints.publish import Published, publish
+from relay_agent.checkpoints.staging import STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
+from relay_agent.checkpoints.tree import Torn, Unreadable, Unsettled
+from relay_agent.volume import RunFolder, staged_epochs
+from relaytui.wire.clock import SystemClock
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Told:
+    """One event."""
+
+    kind: str
+    message: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What lies in one dead attempt's staging folder."""
+
+    epoch: int
+    path: Path
+    whole: list[Staged]
+    torn: list[TornStaged]
+
+
+def recorded_end(run: RunFolder, epoch: int) -> int:
+    """How that attempt's trainer ended by the record beside its log, `logs/e<epoch>.exit`; UNKNOWN_END without one."""
+    path = run.log(epoch).with_suffix(".exit")
+    try:
+        with folder(path.parent) as fd:
+            code = int(read_file(fd, path.name, 64))
+    except (OSError, ValueError):
+        return UNKNOWN_END
+    return code if 0 <= code < UNKNOWN_END else UNKNOWN_END
+
+
+class Salvage:
+    """For the holder of `epoch`, after its claim and before its trainer starts. `keep`: as pruning has it, should the
+    volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        epoch: int,
+        still_mine: Callable[[], bool],
+        keep: int = 2,
+        *,
+        accept: bool = True,
+        mode: str = "",
+        trainer: str = "",
+        ended: Callable[[RunFolder, int], int] = recorded_end,
+        disk: Disk = SYSTEM,
+    ) -> None:
+        self._run = run
+        self._epoch = epoch
+        self._still_mine = still_mine
+        self._keep = keep
+        self._accept = accept
+        self._mode = mode
+        self._trainer = trainer
+        self._ended = ended
+        self._disk = disk
+        self.published: list[Published] = []
+        """Oldest first."""
+        self.pruned: list[str] = []
+        self.told: list[Told] = []
+
+    def work(self) -> Salvage:
+        """Blocking: it reads every byte that it publishes. Fenced where `still_mine` said no; OSError where the volume
+        cannot even be listed."""
+        left = list(self._look())
+        line = survey(self._run, self._epoch)
+        makers = {sealed.manifest.maker for sealed in line.line + line.orphans} | {
+            each.epoch for each in left if each.whole
+        }
+        accepted = max((maker for maker in makers if maker < self._epoch), default=0)
+        newest = line.line[0].manifest.step if line.line else -1
+        for each in left:
+            for torn in each.torn:
+                self._torn(each.epoch, torn.path, torn.reason)
+            for staged in each.whole:
+                if self._accept and each.epoch == accepted and staged.step > newest:
+                    newest = self._publish(each.epoch, staged, newest)
+                elif self._accept:
+                    self._orphan(each.epoch, staged, f"the line went on to step {newest} without it")
+                else:
+                    self._orphan(each.epoch, staged, "the run begins anew")
+            with suppress(OSError):  # what waits there is looked at again by the next attempt
+                if not any(STEP.match(name) for name in names(each.path)):
+                    throw_away(self._run, each.path, self._disk)
+        with suppress(OSError):
+            trim(self._run, self._still_mine, self._disk)
+        return self
+
+    def _look(self) -> Iterator[_Left]:
+        for dead in staged_epochs(self._run):
+            if dead >= self._epoch:
+                return
+            watch = StagingWatch(self._run.staging(dead), math.inf, SystemClock())
+            try:
+                whole = watch.scan(0.0, self._ended(self._run, dead))
+            except OSError as error:
+                words = f"the staging folder of epoch {dead} cannot be read: {error.strerror or error}"
+                self.told.append(Told("checkpoint.unseen", words, ""))
+                continue
+            yield _Left(dead, self._run.staging(dead), whole, watch.torn())
+
+    def _publish(self, saved_by: int, staged: Staged, newest: int) -> int:
+        """The step of the newest one afterwards: its own, or `newest` where it has to be done without."""
+        name = staged.path.name
+        what = f"{name} of epoch {saved_by}"
+        try:
+            try:
+                done = self._published(saved_by, staged)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self.pruned += prune(self._run, self._keep, still_mine=self._still_mine, disk=self._disk)
+                done = self._published(saved_by, staged)
+        except (Unsettled, Unreadable) as trouble:
+            self.told.append(Told("checkpoint.unread", f"{what} stays where it is: {trouble}", name))
+        except Torn as torn:
+            self._torn(saved_by, staged.path, torn.reason)
+        except FileNotFoundError:
+            pass  # who saved it was quicker: it is published, or gone
+        except OSError as error:
+            words = error.strerror or str(error)
+            if error.errno in FULL:
+                words = f"{what} is not published, the volume is full: {words}"
+                self.told.append(Told("checkpoint.no_space", words, name))
+            else:  # a flush that failed leaves bytes that nobody can vouch for
+                self._move(set_aside, saved_by, staged.path, "checkpoint.failed", f"the volume failed: {words}")
+        else:
+            self.published.append(done)
+            words = f"{what} had not been published by its own agent: it is {done.name} now"
+            self.told.append(Told("checkpoint.salvaged", words, done.name))
+            return done.step
+        return newest
+
+    def _published(self, saved_by: int, staged: Staged) -> Published:
+        return publish(
+            self._run,
+            staged,
+            self._epoch,
+            self._still_mine,
+            mode=self._mode,
+            trainer=self._trainer,
+            saved_by=saved_by,
+            disk=self._disk,
+        )
+
+    def _torn(self, epoch: int, path: Path, reason: str) -> None:
+        self._move(set_aside, epoch, path, "checkpoint.torn", reason)
+
+    def _orphan(self, epoch: int, staged: Staged, reason: str) -> None:
+        self._move(orphan, epoch, staged.path, "checkpoint.orphan", reason)
+
+    def _move(
+        self, move: Callable[[RunFolder, Path, Disk], Path], epoch: int, path: Path, kind: str, reason: str
+    ) -> None:
+        what = f"{path.name} of epoch {epoch}"
+        try:
+            where = move(self._run, path, self._disk)
+        except OSError as error:
+            words = f"{what} is not used ({reason}) and cannot be moved: {error.strerror or error}"
+            self.told.append(Told("checkpoint.stuck", words, path.name))
+        else:
+            self.told.append(Told(kind, f"{what} is kept aside in {where}: {reason}", path.name))
