@@ -17,22 +17,29 @@ from relaytui.cli.output import print_json
 @click.option("--host", help="Address to listen on. [env RELAY_HOST, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [env PORT, 8080]")
 @click.option("--lease-seconds", type=click.FloatRange(1, 86_400), help="[env RELAY_LEASE_SECONDS, 300]")
+@click.option("--new-key", is_flag=True, help="Make a new key where the state folder's own is lost or damaged.")
 @target_options
 @json_option
-def serve(target: Target, host: str | None, port: int | None, lease_seconds: float | None, as_json: bool) -> None:
+def serve(
+    target: Target, host: str | None, port: int | None, lease_seconds: float | None, new_key: bool, as_json: bool
+) -> None:
     """Run the commander without a screen until Ctrl-C or SIGTERM. A restart is harmless: runs train on.
 
     The secret of the agents comes from RELAY_SHARED_SECRET; without one, `relay-tui token worker` prints the folder's
     own. With --json one object (url, pid, state) is printed once it listens.
     """
-    asyncio.run(_serve(target.state, host, port, lease_seconds, as_json))
+    asyncio.run(_serve(target.state, host, port, lease_seconds, new_key, as_json))
 
 
-async def _serve(state: Path, host: str | None, port: int | None, lease_seconds: float | None, as_json: bool) -> None:
+async def _serve(
+    state: Path, host: str | None, port: int | None, lease_seconds: float | None, new_key: bool, as_json: bool
+) -> None:
     from relaytui.commander.server import Commander
     from relaytui.commander.settings import CommanderSettings
 
-    settings = CommanderSettings.from_env(os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds)
+    settings = CommanderSettings.from_env(
+        os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds, new_key=new_key
+    )
     commander = Commander(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -40,6 +47,8 @@ async def _serve(state: Path, host: str | None, port: int | None, lease_seconds:
         loop.add_signal_handler(number, stopped.set)
     await commander.start()
     try:
+        if new_key:
+            click.echo("the key is new: pods need the new worker token (relay-tui token worker)", err=True)
         click.echo(f"commander at {commander.url}, state in {settings.state}; Ctrl-C stops it", err=True)
         if as_json:
             print_json({"url": commander.url, "pid": os.getpid(), "state": str(settings.state)})

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relaytui.client.endpoint import Endpoint, clean_url
-from relaytui.wire.codec import decode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token
-from relaytui.wire.state import ADDRESS_FILE, KEY_FILE, Address
+from relaytui.wire.state import read_address, read_key
+
+__all__ = [
+    "local_endpoint", "read_address", "read_key", "remote_endpoint", "running_commander", "state_folder",
+]  # fmt: skip
 
 TOKEN_VARIABLE = "RELAY_TOKEN"  # noqa: S105 - the variable's name
 SECRET_VARIABLE = "RELAY_SHARED_SECRET"  # noqa: S105 - the variable's name
@@ -25,34 +28,6 @@ def state_folder(given: str | Path | None = None, environ: Mapping[str, str] = o
     from platformdirs import user_state_path
 
     return user_state_path("relay-tui")
-
-
-def read_key(state: Path) -> bytes | None:
-    """The state folder's key, None where there is none; RelayError `state` where it cannot be read."""
-    try:
-        return (state / KEY_FILE).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _unreadable(state / KEY_FILE, error) from None
-
-
-def read_address(state: Path) -> Address | None:
-    """Where the folder's commander says it is; None where none runs. It may have died without taking this back."""
-    path = state / ADDRESS_FILE
-    try:
-        return decode(path.read_bytes(), Address)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    except RelayError as error:
-        raise RelayError(
-            "state",
-            f"{path} does not say where a commander is: {error.message}",
-            "stop the commander of this folder, remove the file and start again",
-            exit_code=Exit.STATE,
-        ) from None
 
 
 def local_endpoint(state: Path) -> Endpoint | None:
@@ -101,12 +76,3 @@ async def running_commander(state: Path) -> Endpoint | None:
                 return None
             raise
     return endpoint
-
-
-def _unreadable(path: Path, error: OSError) -> RelayError:
-    return RelayError(
-        "state",
-        f"{path} cannot be read: {error.strerror}",
-        "check whose folder it is, or name another with --state",
-        exit_code=Exit.STATE,
-    )

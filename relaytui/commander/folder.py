@@ -10,28 +10,37 @@ import stat
 import tempfile
 from pathlib import Path
 
-from relaytui.commander.store.database import RELAY, refuse_network
-from relaytui.wire.codec import decode, encode
-from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.state import ADDRESS_FILE, KEY_FILE, Address
+from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours, refuse_network
+from relaytui.commander.store.durable import stamp, sync_folder
+from relaytui.wire.codec import encode
+from relaytui.wire.errors import RelayError
+from relaytui.wire.files import must_be_plain, state_error
+from relaytui.wire.state import ADDRESS_FILE, KEY_BYTES, KEY_FILE, Address, read_address, read_key
 
 LOCK_FILE = "lock"
 
 
-def state_error(message: str, hint: str) -> RelayError:
-    return RelayError("state_unusable", message, hint, exit_code=Exit.STATE)
+PRIVATE_FILES = (KEY_FILE, ADDRESS_FILE, *(name for schema in (RELAY, TELEMETRY) for name in schema.files))
 
 
 class StateFolder:
     """Opened and locked until `close`."""
 
-    def __init__(self, path: Path) -> None:
-        """RelayError (exit STATE) where the folder cannot be used, or another commander owns it."""
+    def __init__(self, path: Path, *, new_key: bool = False) -> None:
+        """RelayError (exit STATE) where the folder cannot be used, or another commander owns it.
+
+        `new_key`: the operator's word that a key that is lost or damaged is to be replaced.
+        """
         self.path = path
         _make(path)
         self._lock = self._take_lock()
         try:
-            self.key = self._read_key()
+            for name in PRIVATE_FILES:
+                must_be_plain(path / name)
+            self.key = self._new_key() if new_key else self._key()
+        except OSError as error:
+            self.close()
+            raise state_error(f"{path} cannot be used: {error.strerror}", "see its permissions and its disk") from None
         except BaseException:
             self.close()
             raise
@@ -40,10 +49,12 @@ class StateFolder:
         os.close(self._lock)
 
     def _take_lock(self) -> int:
+        path = self.path / LOCK_FILE
+        must_be_plain(path)
         try:
-            lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise state_error(f"{self.path} cannot be written: {error.strerror}", "see its permissions") from None
+            raise state_error(f"{path} cannot be written: {error.strerror}", "see its permissions") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -56,24 +67,45 @@ class StateFolder:
 
     def _owner(self) -> str:
         try:
-            address = decode((self.path / ADDRESS_FILE).read_bytes(), Address)
-        except (OSError, RelayError):
+            address = read_address(self.path)
+        except RelayError:
             return ""
-        return f" (pid {address.pid}, {address.url})"
+        return f" (pid {address.pid}, {address.url})" if address is not None else ""
 
-    def _read_key(self) -> bytes:
+    def _key(self) -> bytes:
+        """The folder's key; a new one where the folder itself is new."""
         path = self.path / KEY_FILE
-        if not path.exists():
-            _write_private(path, secrets.token_bytes(32))
-        try:
-            key = path.read_bytes()
-        except OSError as error:
-            raise state_error(f"{path} cannot be read: {error.strerror}", "see its permissions") from None
-        if len(key) != 32:
-            raise state_error(
-                f"{path} is not a Relay key ({len(key)} bytes)", "restore it, or remove it: tokens change"
-            )
+        key = read_key(self.path)
+        if key is None:
+            left = [schema.file for schema in (RELAY, TELEMETRY) if may_be_ours(self.path / schema.file)]
+            if left:
+                # Another one would shut out every worker and dashboard that knows the tokens made of this one.
+                raise state_error(
+                    f"{path} is lost, and {self.path / left[0]} is there: all tokens are made of that key",
+                    "give the file back from a backup of the folder, or make a new one with "
+                    "`relay-tui serve --new-key` and give pods the new worker token",
+                )
+            return self._make_key()
         path.chmod(0o600)
+        return key
+
+    def _new_key(self) -> bytes:
+        path = self.path / KEY_FILE
+        try:
+            whole = read_key(self.path) is not None
+        except RelayError:
+            aside = path.with_name(f"{path.name}.damaged-{stamp()}")
+            path.rename(aside)
+            whole = False
+        if whole:
+            raise state_error(
+                f"{path} is there and whole", "leave out --new-key; to replace it on purpose, move it away first"
+            )
+        return self._make_key()
+
+    def _make_key(self) -> bytes:
+        key = secrets.token_bytes(KEY_BYTES)
+        _write_private(self.path / KEY_FILE, key, durable=True)
         return key
 
     def announce(self, address: Address) -> None:
@@ -104,8 +136,8 @@ def _make(path: Path) -> None:
         raise state_error(f"{path} cannot be used: {error.strerror}", "see its permissions and its disk") from None
 
 
-def _write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, readable by the owner alone."""
+def _write_private(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Whole or not at all, readable by the owner alone. `durable`: a power cut does not undo it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -113,6 +145,8 @@ def _write_private(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             Path(name).unlink()

@@ -63,7 +63,7 @@ class Commander:
         """RelayError where it cannot: settings (USAGE), state (STATE), address (UNAVAILABLE)."""
         self.settings.check_exposure()
         async with AsyncExitStack() as stack:
-            folder = await asyncio.to_thread(StateFolder, self.settings.state)
+            folder = await asyncio.to_thread(StateFolder, self.settings.state, new_key=self.settings.new_key)
             stack.callback(folder.close)
             core = await self._open(folder, stack)
             listener = listen(self.settings.host, self.settings.port)

@@ -16,7 +16,10 @@ _PUBLIC_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5}
 
 @dataclass(frozen=True, slots=True)
 class CommanderSettings:
-    """Seconds and bytes. `shared_secret` None: agents present the state folder's own worker token."""
+    """Seconds and bytes. `shared_secret` None: agents present the state folder's own worker token.
+
+    `new_key`: a key that is lost or damaged is replaced at this start.
+    """
 
     state: Path
     host: str = "127.0.0.1"
@@ -31,6 +34,7 @@ class CommanderSettings:
     hf_sync_interval: int = 14_400
     hf_repo: str = ""
     hf_push_on_improve: bool = False
+    new_key: bool = False
 
     @classmethod
     def from_env(
@@ -41,6 +45,7 @@ class CommanderSettings:
         host: str | None = None,
         port: int | None = None,
         lease_seconds: float | None = None,
+        new_key: bool = False,
     ) -> CommanderSettings:
         """RelayError (exit USAGE) names the variable that is ill-typed or out of its range."""
         env = _Environment(environ)
@@ -65,6 +70,7 @@ class CommanderSettings:
             hf_sync_interval=env.integer("RELAY_HF_SYNC_INTERVAL", 14_400, 0, 10**9),
             hf_repo=env.text("RELAY_HF_REPO", ""),
             hf_push_on_improve=env.flag("RELAY_HF_PUSH_ON_IMPROVE", False),
+            new_key=new_key,
         )
 
     @property

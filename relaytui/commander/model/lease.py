@@ -80,20 +80,25 @@ def decide_acquire(
         return Deny("mode", f"run {run.run_id} is a {run.mode} run, not {mode}", 0.0, final=True)
     if highest > run.epoch + MAX_EPOCH_JUMP:
         return Deny("epoch", f"the volume claims epoch {highest}, the commander knows {run.epoch}", 0.0, final=True)
-    epoch = max(run.epoch, highest) + 1
     if lease is None or lease.state is LeaseState.RELEASED:
-        return Grant(epoch)
+        return grant(run, highest)
     mine = lease.incarnation == incarnation
     if lease.state is LeaseState.REVOKED:
         return Deny("revoked", f"{lease.worker} (epoch {lease.epoch}) is still stopping", _retry(lease, now))
     if mine and lease.request_id == request_id and lease.epoch == run.epoch:
         return Again(lease.epoch)
-    if lease.state is LeaseState.EXPIRED:
-        return Grant(epoch)
-    if mine:
-        # One incarnation is one process: it asks anew only after it gave up what it held.
-        return Grant(epoch, supersedes=lease.epoch)
+    if mine or lease.state is LeaseState.EXPIRED:
+        return grant(run, highest, lease)
     return Deny("held", f"{lease.worker} holds it (epoch {lease.epoch})", _retry(lease, now))
+
+
+def grant(run: Run, highest: int, mine: Lease | None = None) -> Grant:
+    """A new epoch above all that are known. `mine`: the asker's own lease, or one that ran out.
+
+    One incarnation is one process: it asks anew only after it gave up what it held.
+    """
+    held = mine is not None and mine.state is LeaseState.HELD
+    return Grant(max(run.epoch, highest) + 1, supersedes=mine.epoch if held and mine is not None else None)
 
 
 def _retry(lease: Lease, now: float) -> float:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import logging
 import secrets
 
+from relaytui.commander.services import endings
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.hub import Hub
 from relaytui.commander.services.leases import Leases
@@ -32,6 +36,8 @@ from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.messages import RunConfig
 
+log = logging.getLogger(__name__)
+
 
 class Core:
     """Made by the server with open stores; `load` must be awaited before anything else."""
@@ -58,6 +64,7 @@ class Core:
         self.telemetry = Telemetry(relay, telemetry, self.board, self.hub, clock)
         self.pages = Pages(reader)
         self.workers = Workers(relay, self.board, self.hub, clock)
+        self._key_id = hmac.new(state_key, b"relay key id 1", hashlib.sha256).hexdigest()[:16]
         self.generation = ""
         """Id of this commander's history, made when its database was."""
 
@@ -69,6 +76,7 @@ class Core:
             if generation is None:
                 generation = secrets.token_hex(8)
                 history.set_meta(tx, "generation", generation)
+            self._note_key(tx)
             steps = [(row.run_id, row.epoch, row.last_step) for row in attempts.newest(tx)]
             self.board.load(
                 runs.everything(tx),
@@ -83,6 +91,17 @@ class Core:
         last = await self.frames.run(telemetry_store.all_streams)
         self.generation = await self.relay.run(relay)
         await self.leases.recover("the commander started")
+
+    def _note_key(self, tx: Tx) -> None:
+        """Another key than at the last start shuts out all who know the old one's tokens: that is said."""
+        before = history.meta(tx, "key_id")
+        if before == self._key_id:
+            return
+        history.set_meta(tx, "key_id", self._key_id)
+        if before is not None:
+            message = "the state folder's key is another one: give pods the new worker token (relay-tui token worker)"
+            log.warning("%s", message)
+            history.add_event(tx, self.clock.wall(), "key.changed", endings.COMMANDER, message)
 
     def committed(self, changes: list[Change]) -> None:
         """The writer's callback: called in the loop with what a batch of transactions changed, in order."""

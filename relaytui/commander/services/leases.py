@@ -19,6 +19,7 @@ from relaytui.commander.model.lease import (
     after_restart,
     decide_acquire,
     decide_renew,
+    grant,
     outcome_when_silent,
 )
 from relaytui.commander.model.records import Attempt
@@ -97,7 +98,11 @@ class Leases:
         if isinstance(decision, Deny):
             return decision
         if isinstance(decision, Again):
-            return self._again(tx, run, lease, at, now)
+            assert lease is not None
+            given = self._again(tx, run, lease, at, now)
+            if given is not None:
+                return given
+            decision = grant(run, ask.highest_epoch, lease)
         if decision.supersedes is not None:
             run = self._supersede(tx, run, lease, at)
         if created:
@@ -130,17 +135,20 @@ class Leases:
         history.add_event(tx, at, "lease.granted", ask.worker, message, run.run_id, epoch)
         return Given(epoch, token, self.length, newest)
 
-    def _again(self, tx: Tx, run: Run, lease: Lease | None, at: float, now: float) -> Given:
-        assert lease is not None
+    def _again(self, tx: Tx, run: Run, lease: Lease, at: float, now: float) -> Given | None:
+        """The same grant once more; None where its token cannot be made again, as the state key is another one."""
         attempt = attempts.get(tx, run.run_id, lease.epoch)
         assert attempt is not None
+        token = self.token(attempt.salt, run.run_id, lease.epoch)
+        if not hmac.compare_digest(token_hash(token), lease.token_hash):
+            return None
         expires = now + lease.length
         if lease.state is LeaseState.EXPIRED:
             endings.revive(tx, run, lease, attempt, at, expires, self.boot_id)
         else:
             runs.extend(tx, run.run_id, lease.epoch, lease.token_hash, self.boot_id, expires)
         newest = checkpoints.line(tx, run.run_id).reference()
-        return Given(lease.epoch, self.token(attempt.salt, run.run_id, lease.epoch), lease.length, newest)
+        return Given(lease.epoch, token, lease.length, newest)
 
     def _supersede(self, tx: Tx, run: Run, lease: Lease | None, at: float) -> Run:
         assert lease is not None

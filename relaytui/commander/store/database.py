@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.files import first_bytes
 
 APPLICATION_ID = 0x52656C61  # "Rela"
 OLDEST_SQLITE = (3, 35, 0)
@@ -28,6 +29,11 @@ class Schema:
     def file(self) -> str:
         return f"{self.name}.db"
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The database and what SQLite keeps beside it."""
+        return tuple(self.file + suffix for suffix in ("", "-wal", "-shm", "-journal"))
+
     def migrations(self) -> list[str]:
         folder = resources.files("relaytui.commander.store.schema").joinpath(self.name)
         files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
@@ -36,6 +42,14 @@ class Schema:
 
 RELAY = Schema("relay", wal_limit=16 << 20, checked=True)
 TELEMETRY = Schema("telemetry", wal_limit=64 << 20, checked=False)
+
+
+def may_be_ours(path: Path) -> bool:
+    """Whether there is a database that is ours, or too damaged to tell."""
+    header = first_bytes(path, 100)
+    if not header:
+        return False
+    return not header.startswith(b"SQLite format 3\0") or header[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
 def state_error(path: Path, what: str, hint: str) -> RelayError:
