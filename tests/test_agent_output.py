@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay_agent.follow import Follower
+from relay_agent.health import MAX_STRETCHES, Health
 from relay_agent.output import LINE_BYTES, Lines
 from relay_agent.progress import Progress, read
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
@@ -215,6 +216,34 @@ def test_a_diverged_loss_travels_by_name() -> None:
     follower.feed(b"step=5 loss=nan\n")
     (step,) = [report for report in reports if isinstance(report, Step)]
     assert step.metrics == {"loss": "nan"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "begins", "unhealthy"),
+    [
+        ("step 1 loss 1;step 2 loss nan;step 3 loss NaN;step 4 loss inf", [2], [2, 3, 4, 5, 6, 7]),
+        ("step 1 loss 1;step 2 loss nan;step 4 loss 1;step 6 loss -inf", [2, 6], [2, 3, 6, 7]),
+        ("step 6 loss 0 grad_norm nan", [6], [6, 7]),
+        ("step 1 loss 0.5 grad_norm inf;step 2 loss 0.5 grad_norm nan", [], []),
+        ("step 1 lr nan;step 2 reward nan", [], []),
+        ("{'loss': 'nan', 'step': 5};{'eval_loss': 1.0, 'step': 6}", [5], [5, 6, 7]),
+        ("step 5 loss nan;step 3 loss nan;step 4 loss 1", [5], [3]),
+    ],
+)
+def test_which_steps_had_no_finite_loss(lines: str, begins: list[int], unhealthy: list[int]) -> None:
+    said: list[int] = []
+    follower = Follower(Progress(), Clock(), lambda report: None, lambda: None)
+    follower.on_nonfinite = said.append
+    follower.feed("".join(f"{line}\n" for line in lines.split(";")).encode())
+    assert said == begins
+    assert [step for step in range(8) if not follower.health.healthy(step)] == unhealthy
+
+
+def test_a_loss_that_comes_and_goes_is_said_so_often_and_no_more() -> None:
+    health = Health()
+    began = sum(health.see(step, {"loss": math.nan if step % 2 else 1.0}) for step in range(100_000))
+    assert began == MAX_STRETCHES
+    assert not health.healthy(100_000)
 
 
 def test_many_long_lines_make_reports_of_bounded_size() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
 
+from relay_agent.checkpoints.manifest import verify
 from relay_agent.progress import Progress
 from relay_agent.stop import Stop
 from relay_agent.verdict import judge
@@ -120,6 +121,16 @@ def test_the_trainers_environment_is_the_pods(rig: Rig) -> None:
     assert (env["HF_TOKEN"], env["MY_DATA"], env["PYTHONUNBUFFERED"]) == ("hf_of_the_trainer", "/data", "1")
     assert (env["RELAY_TRAIN_MODE"], env["RELAY_RESUME_FROM"], env["RELAY_EPOCH"]) == ("sft", "", "1")
     assert env["RELAY_RUN_ROOT"] == str(rig.folder)
+
+
+def test_the_last_checkpoints_before_a_nan_outlive_all_that_follow(rig: Rig) -> None:
+    agent = rig.agent(mock("--steps", 40, "--step-seconds", 0.05, "--save-every", 4, "--nan-at", 13))
+    assert agent.wait() == 0, agent.says()
+    assert rig.checkpoints() == [f"step_{step:08d}" for step in (8, 12, 32, 36, 40)]
+    marked = [verify(rig.folder / "ckpt" / name).healthy for name in rig.checkpoints()]
+    assert marked == [True, True, False, False, False]
+    assert [event["event"] for event in rig.events()].count("loss.nonfinite") == 1
+    assert "loss.nonfinite" in rig.kinds()
 
 
 def test_a_trainer_that_starts_over_is_noticed_and_nothing_is_pruned(rig: Rig) -> None:

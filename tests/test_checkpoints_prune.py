@@ -55,6 +55,20 @@ def test_bases_of_claims_and_the_protected_are_spared(run: RunFolder) -> None:
     assert steps(run) == [2, 4, 6, 8, 9]
 
 
+def test_the_last_ones_before_the_loss_was_nan_are_spared(run: RunFolder) -> None:
+    for step in range(7, 15):
+        put(run, 1, step, healthy=step < 8)
+        prune(run, 2)
+    assert names(run) == [f"step_{step:08d}" for step in (6, 7, 13, 14)]
+    resume = choose(run)
+    assert resume is not None
+    assert (resume.step, resume.healthy, resume.last_healthy) == (14, False, "step_00000007")
+    for step in (15, 16):
+        put(run, 1, step)
+        prune(run, 2)
+    assert names(run) == ["step_00000015", "step_00000016"], "it has recovered"
+
+
 def test_only_whole_ones_count(run: RunFolder) -> None:
     for step in (4, 5, 6):
         os.truncate(run.ckpt / f"step_0000000{step}" / "weights.bin", 1)

@@ -65,6 +65,13 @@ def test_what_was_whole_when_the_agent_died_is_published_and_resumed_from(run: R
     assert not run.staging(1).exists()
 
 
+def test_what_follows_an_unhealthy_one_is_not_called_healthy(run: RunFolder) -> None:
+    put(run, 1, 20, healthy=False)
+    stage(run, 1, 30)
+    after(run, 2)
+    assert not verify(run.ckpt / "step_00000030").healthy
+
+
 def test_a_first_checkpoint_that_was_never_published_is_no_cold_start(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     stage(run, 1, 5)

@@ -131,7 +131,8 @@ class Attempt:
 
         progress = Progress(resume.step if resume else 0, self._settings.target_steps)
         follower = Follower(progress, self._clock, self.spool.telemetry.append, self._link.wake)
-        publisher = self._publisher(resume)
+        publisher = self._publisher(resume, follower)
+        follower.on_nonfinite = self._nonfinite
         follower.on_first_step = lambda step: self._first_step(step, resume, publisher)
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
         await self._start(trainer, resume)
@@ -211,7 +212,9 @@ class Attempt:
             say(told.message)
         for done in found.published:
             self.published(done)
-            resume = Resume(done.path, done.name, done.step, self.epoch)
+            before = resume.last_healthy if resume else None
+            well = done.name if found.healthy else before
+            resume = Resume(done.path, done.name, done.step, self.epoch, healthy=found.healthy, last_healthy=well)
         for name in found.pruned:
             self.pruned(name)
         if resume is None:
@@ -223,6 +226,11 @@ class Attempt:
             beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
             self.event("resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name})
             say(f"resuming from {resume.name} at step {resume.step}")
+            if not resume.healthy:
+                before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"
+                words = f"{resume.name} was saved while the loss was not finite; {before}"
+                self.event("resume.unhealthy", words, {"name": resume.name})
+                say(words)
         return resume
 
     def _nothing_whole(self, left: Remains) -> str:
@@ -416,7 +424,14 @@ class Attempt:
             )
             say(f"the resume did not take: the trainer began at step {step}, not after {resume.step}")
 
-    def _publisher(self, resume: Resume | None) -> Publisher:
+    def _nonfinite(self, step: int) -> None:
+        words = (
+            f"the loss is not finite from step {step} on; what was saved before is kept, what is saved now is marked"
+        )
+        self.event("loss.nonfinite", words, {"step": str(step)})
+        say(words)
+
+    def _publisher(self, resume: Resume | None, follower: Follower) -> Publisher:
         publisher = Publisher(
             self._folder,
             self.epoch,
@@ -429,6 +444,7 @@ class Attempt:
             held=lambda: not self.lease.lost,
             safe=lambda: self.lease.safe(self._clock.boot()),
             on_fenced=self._fenced,
+            healthy=follower.health.healthy,
         )
         if resume is not None:
             publisher.protect.add(resume.name)

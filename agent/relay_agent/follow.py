@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from relay_agent.health import Health
 from relay_agent.output import Lines, Piece
 from relay_agent.progress import Progress
 from relaytui.wire.clock import Clock
@@ -25,7 +26,10 @@ class Follower:
         self.last_line = ""
         """The last thing the trainer said, for the post-mortem."""
         self.loss: float | None = None
+        self.health = Health()
         self.on_first_step: Callable[[int], None] | None = None
+        self.on_nonfinite: Callable[[int], None] | None = None
+        """Once for each stretch of steps whose loss is no number."""
         self._clock = clock
         self._report = report
         self._wake = wake
@@ -75,6 +79,8 @@ class Follower:
                 self.on_first_step(sight.step)
                 self.on_first_step = None
             self.loss = sight.metrics.get("loss", self.loss)
+            if self.health.see(sight.step, sight.metrics) and self.on_nonfinite is not None:
+                self.on_nonfinite(sight.step)
             rate = self.progress.rate
             self._report(
                 Step(

@@ -35,7 +35,8 @@ class Recorder(Protocol):
 
 
 class Publisher:
-    """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it."""
+    """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it,
+    `healthy` whether the loss was finite at a step."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Publisher:
         held: Callable[[], bool],
         safe: Callable[[], bool],
         on_fenced: Callable[[], None],
+        healthy: Callable[[int], bool] = lambda step: True,
     ) -> None:
         self._folder = folder
         self._epoch = epoch
@@ -62,6 +64,7 @@ class Publisher:
         self._held = held
         self._safe = safe
         self._on_fenced = on_fenced
+        self._healthy = healthy
         self._watch = StagingWatch(folder.staging(epoch), settle, clock)
         self._done = asyncio.Event()
         self._wait_until = 0.0
@@ -207,7 +210,14 @@ class Publisher:
         """Whether it is in the line now."""
         try:
             done = await asyncio.to_thread(
-                publish, self._folder, staged, self._epoch, self._still_mine, mode=self._mode, trainer=self._trainer
+                publish,
+                self._folder,
+                staged,
+                self._epoch,
+                self._still_mine,
+                mode=self._mode,
+                trainer=self._trainer,
+                healthy=self._healthy(staged.step),
             )
         except Fenced:
             self._on_fenced()

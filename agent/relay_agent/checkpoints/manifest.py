@@ -48,6 +48,7 @@ class Manifest(Struct, frozen=True):
     created_at: float  # seconds since 1970; shown, never compared
     files: list[FileEntry]  # sorted by path
     saved_by: Epoch | None = None  # the attempt that saved it, where a later one (`epoch`) published it
+    healthy: bool = True  # False: saved while the loss was nan or inf
 
     @property
     def maker(self) -> int:

@@ -26,9 +26,9 @@ def prune(
 ) -> list[str]:
     """Delete whole checkpoints beyond the newest `keep` (at least 2) of the line; their names, newest first. Blocking.
 
-    Spared besides: every claim's base, `protect`, and the newest of each orphan line. Those that are not whole neither
-    count nor go: the next resume sets them aside. Of staged folders that lie aside a few are kept. Asks `still_mine`
-    before each one and stops where it says no.
+    Spared besides: the newest two saved while the loss was finite, every claim's base, `protect`, and the newest of each
+    orphan line. Those that are not whole neither count nor go: the next resume sets them aside. Of staged folders that
+    lie aside a few are kept. Asks `still_mine` before each one and stops where it says no.
     """
     empty_trash(run, disk)
     order = survey(run)
@@ -37,6 +37,8 @@ def prune(
 
     spared = set(protect) | order.bases
     spared.update(sealed.name for sealed in (line + orphans)[: max(keep, KEEP_AT_LEAST)])
+    # Two: a loss that is still finite does not show yet what the update after it made of the weights.
+    spared.update([sealed.name for sealed in line if sealed.manifest.healthy][:KEEP_AT_LEAST])
     tips: set[int] = set()
     for sealed in orphans:
         if sealed.manifest.epoch not in tips:

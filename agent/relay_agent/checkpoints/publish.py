@@ -62,11 +62,12 @@ def publish(
     trainer: str = "",
     world_size: int | None = None,
     saved_by: int | None = None,
+    healthy: bool = True,
     wall: Callable[[], float] = time.time,
     disk: Disk = SYSTEM,
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
-    trainer saved it, where that is another one.
+    trainer saved it, where that is another one. `healthy`: False where its loss was nan or inf then.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. OSError: the volume
     refused; after a failed flush what is staged must not be trusted again. Each leaves the line as it was.
@@ -105,6 +106,7 @@ def publish(
                 created_at=wall(),
                 files=files,
                 saved_by=saved_by,
+                healthy=healthy,
             )
             for name in reversed(tree.folders):
                 with folder(name, dir_fd=root) as below:

@@ -25,6 +25,8 @@ class Resume:
     step: int
     epoch: int
     on_line: bool = True  # False: nothing on the line was whole, this one lies beside it
+    healthy: bool = True  # False: saved while the loss was nan or inf
+    last_healthy: str | None = None  # the newest of the line that was not
     bad: tuple[tuple[str, str], ...] = ()  # what was passed over on the way and set aside: name, reason
 
 
@@ -63,7 +65,10 @@ def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: D
             except Torn as torn:
                 pass_over(sealed.name, torn)
                 continue
-            return Resume(sealed.path, manifest.name, manifest.step, manifest.epoch, on_line, tuple(bad))
+            well = next((other.name for other in order.line if other.manifest.healthy), None)
+            return Resume(
+                sealed.path, manifest.name, manifest.step, manifest.epoch, on_line, manifest.healthy, well, tuple(bad)
+            )
     if unreadable:
         raise OSError(errno.EIO, "no checkpoint of the run can be read", str(run.ckpt / unreadable[0]))
     return None

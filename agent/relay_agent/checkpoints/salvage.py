@@ -92,6 +92,8 @@ class Salvage:
         self._disk = disk
         self.published: list[Published] = []
         """Oldest first."""
+        self.healthy = True
+        """As the newest one before them: nobody is left to say how the loss was when they were saved."""
         self.pruned: list[str] = []
         self.told: list[Told] = []
 
@@ -105,6 +107,7 @@ class Salvage:
         }
         accepted = max((maker for maker in makers if maker < self._epoch), default=0)
         newest = line.line[0].manifest.step if line.line else -1
+        self.healthy = not line.line or line.line[0].manifest.healthy
         for each in left:
             for torn in each.torn:
                 self._torn(each.epoch, torn.path, torn.reason)
@@ -176,6 +179,7 @@ class Salvage:
             mode=self._mode,
             trainer=self._trainer,
             saved_by=saved_by,
+            healthy=self.healthy,
             disk=self._disk,
         )
 

@@ -1,0 +1,52 @@
+"""Whether the loss is a number: which steps lie in a stretch of nan or inf, so that their checkpoints are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+MAX_STRETCHES = 100
+"""Of a loss that comes and goes, so many are told apart; the last one then goes on to the end."""
+
+
+class Health:
+    """Steps as the trainer prints them. A checkpoint of step N is healthy where the loss printed at N, or last before
+    it, was finite; of one whose loss was never printed that is assumed."""
+
+    def __init__(self) -> None:
+        self._stretches: list[tuple[int, int | None]] = []  # first step that was not finite, first that was again
+
+    @property
+    def sick(self) -> bool:
+        """Now."""
+        return bool(self._stretches) and self._stretches[-1][1] is None
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether a stretch begins here."""
+        finite = _is_finite(metrics)
+        if finite is None:
+            return False
+        if not finite and not self.sick and len(self._stretches) < MAX_STRETCHES:
+            self._stretches.append((step, None))
+            return True
+        if self.sick and len(self._stretches) < MAX_STRETCHES:
+            first = self._stretches[-1][0]
+            if finite:
+                self._stretches[-1] = first, step
+            elif step < first:  # the counter went back
+                self._stretches[-1] = step, None
+        return False
+
+    def healthy(self, step: int) -> bool:
+        return not any(first <= step and (end is None or step < end) for first, end in self._stretches)
+
+
+def _is_finite(metrics: Mapping[str, float]) -> bool | None:
+    """None where the line says nothing of it. Some trainers show a loss of 0, or none, beside a gradient that is nan;
+    an infinite gradient alone is what loss scaling looks like."""
+    loss = metrics.get("loss")
+    if loss is not None and not math.isfinite(loss):
+        return False
+    if not loss and math.isnan(metrics.get("grad_norm", 0.0)):
+        return False
+    return None if loss is None else True
