@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import orjson
 import pytest
 from commander_kit import DEADLINE, FakeClock, Kit, ended, log, published, running, started, step, until
 
@@ -219,3 +221,104 @@ async def test_renewals_move_the_time_left(tmp_path: Path) -> None:
         await agent.renew()
         row = await feed.run("run-1")
         assert row["lease_expires_at"] == pytest.approx(before + 4)
+
+
+# -- whatever is in the databases --------------------------------------------------------------------------------
+
+
+def stuffed(state: Path) -> None:
+    """History as an earlier version took it in: events of 75 KB, messages as long as they may be, many of all."""
+    db = sqlite3.connect(state / "relay.db")
+    data = orjson.dumps({f"k{n:02}" + "x" * 120: "v" * 1_024 for n in range(64)}).decode()
+    long = "\U0001f600" * 1_024
+    with db:
+        db.executemany(
+            "INSERT INTO events (at, kind, actor, message, run_id, epoch, data) "
+            "VALUES (1, 'x.y', 'pod', ?, 'run-1', 1, ?)",
+            [(long, data)] * 1_000,
+        )
+        db.executemany(
+            "INSERT INTO runs (run_id, mode, status, epoch, created_at, updated_at, message, checkpoints, published, "
+            "attempts) VALUES (?, 'sft', 'failed', 0, 1, ?, ?, 0, 0, 0)",
+            [(f"old-{n}", float(n), long) for n in range(2_500)],
+        )
+        db.executemany(
+            "INSERT INTO workers (incarnation, worker, host, version, gpu, gpus, connected_at, seen_at) "
+            "VALUES (?, ?, ?, '', 'cpu', 0, 1, 1)",
+            [(f"i-{n}", f"w-{n}", long[:255]) for n in range(2_000)],
+        )
+    db.close()
+
+
+async def test_the_first_picture_fits_whatever_is_in_the_database(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with running(state) as kit:
+        await (await kit.agent()).acquire("live")
+    stuffed(state)
+    async with running(state) as kit:
+        feed = await kit.feed()
+        shot = feed.snapshot
+        assert "live" in [row["run_id"] for row in shot["runs"]]
+        assert shot["events"][-1]["kind"] == "commander.started"
+        assert 0 < len(shot["runs"]) < 2_501
+        assert len(orjson.dumps(shot)) < hub_module.QUEUE_BYTES
+        runs = {row["run_id"] for row in shot["runs"]}
+        workers = {row["incarnation"] for row in shot["workers"]}
+        agent = await kit.agent("late")  # what changes meanwhile is shown too
+        await agent.acquire("fresh")
+        while len(runs) < 2_502 or len(workers) < 2_002:
+            message = await feed.hear()
+            if message["type"] == "run":
+                runs.add(message["run"]["run_id"])
+            elif message["type"] == "worker":
+                workers.add(message["worker"]["incarnation"])
+        async with kit.session.get(
+            kit.commander.url + "/api/events?run=run-1&limit=1000", headers=kit.headers("operator")
+        ) as answer:
+            page = await answer.read()
+            assert answer.status == 200
+        assert len(orjson.loads(page)["events"]) == 1_000
+        assert len(page) < 16 << 20
+
+
+async def test_events_of_any_size_leave_the_feed_open(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    data = {f"k{n:02}" + "x" * 120: "v" * 1_024 for n in range(64)}
+    for _ in range(25):
+        await agent.state(*[{"type": "event", "kind": "x.y", "message": "m" * 1_000, "data": data}] * 8)
+    feed = await kit.feed()
+    assert len(feed.snapshot["events"]) == 200
+    assert (await kit.get("/api/events?limit=1000"))[0] == 200
+    told = feed.snapshot["events"][-1]["data"]
+    assert set(told) < set(data) | {"…"}
+    assert told["…"].endswith("left out")
+
+
+async def test_a_backlog_of_long_lines_cuts_nobody_off(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    for n in range(1, 601, 20):
+        await agent.tell(log(n, *["\U0001f600" * 4_000] * 20))
+    feed = await kit.feed()
+    await feed.watch("run-1", backlog=10_000)
+    n, heard = 0, 0
+    while n < 600:
+        message = await feed.until(lambda m: m["type"] == "lines")
+        heard += len(message["lines"])
+        n = message["n"] + len(message["lines"]) - 1
+    assert 100 < heard < 600
+    await agent.tell(log(601, "live"))
+    assert (await feed.until(lambda m: m["type"] == "lines"))["lines"] == ["live"]
+    lines = await kit.lines("run-1", "?limit=5000")
+    assert (len(lines[-1]), 100 < len(lines) < 601) == (4, True)
+
+
+def test_what_is_kept_back_is_bounded_in_bytes() -> None:
+    given_up: list[bool] = []
+    listener = hub_module.Subscriber(lambda: given_up.append(True))
+    listener.hold("run-1")
+    for n in range(16):
+        listener.offer_lines("run-1", 1, n, b"x" * (1 << 20))
+    assert listener.dropped
+    assert given_up == [True]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from commander_kit import FakeClock, Kit, ended, log, published, running, started, step
+
+from relaytui.commander.model import kinds
 
 
 @pytest.fixture
@@ -194,6 +197,46 @@ async def test_a_pod_cannot_write_the_commanders_history(kit: Kit) -> None:
     await agent.state(started(), {"type": "event", "kind": "lease.forced", "message": "by nobody"})
     event = (await kit.events("run-1"))[-1]
     assert (event["kind"], event["actor"]) == ("agent.lease.forced", "pod")
+    ours = ["checkpoint.published", "checkpoint.pruned", "hub.synced", "run.completed", "RUN.Completed",
+            "order.refused", "worker.connected", "commander.started", "lease", "lease.x." + "y" * 120]  # fmt: skip
+    for kind in ours:
+        await agent.state({"type": "event", "kind": kind, "message": "by nobody"})
+    assert [kind.startswith("agent.") for kind in (await kit.kinds("run-1"))[-len(ours) :]] == [True] * len(ours)
+    for kind in ("checkpoint.torn", "checkpoint.orphan", "leased.nothing"):
+        await agent.state({"type": "event", "kind": kind, "message": "seen"})
+        assert (await kit.kinds("run-1"))[-1] == kind
+
+
+def test_every_kind_the_commander_writes_is_its_own() -> None:
+    """Read from its code: a new kind of event that a pod could forge fails here."""
+    written = set()
+    for path in Path(kinds.__file__).parent.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_event":
+                kind = node.args[2]
+                first = kind.values[0] if isinstance(kind, ast.JoinedStr) else kind
+                if isinstance(first, ast.Constant):
+                    written.add(str(first.value))
+    assert len(written) > 15
+    assert sorted(kind for kind in written if not kinds.is_commanders(kind)) == sorted(kinds.SHARED)
+
+
+async def test_only_the_commander_says_that_an_attempt_was_lost(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.send("state", started(), ended("lost"))
+    said = await agent.hear()
+    assert (said["code"], "lost" in said["message"]) == ("bad_field", True)
+    assert (await kit.run("run-1"))["status"] == "leased"
+
+
+async def test_a_rate_that_no_trainer_has_is_not_shown(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started())
+    for rate, shown in ((2.5, 2.5), (5e-324, None), (1e308, None), (-1.0, None), (0.0, None), (0.001, 0.001)):
+        await agent.tell(step(1) | {"rate": rate})
+        assert (await kit.run("run-1")).get("rate") == shown
 
 
 async def test_pages_of_a_long_log(kit: Kit) -> None:

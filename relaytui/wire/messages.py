@@ -10,8 +10,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from relaytui.wire.bounds import Data, Devices, Protocol, ShortText, Token
 from relaytui.wire.ids import Count, Epoch, Id, Seq
-from relaytui.wire.reports import AnyReport, Data, ShortText
+from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import OrderKind, Stream
 
 PROTOCOL = 1
@@ -20,8 +21,6 @@ MAX_FRAME = 1 << 20
 MAX_REPORTS = 1_000
 """Reports in one frame, at most."""
 
-Token = Annotated[str, Meta(min_length=16, max_length=256)]
-
 
 class Message(Struct, frozen=True, tag_field="type", omit_defaults=True):
     pass
@@ -29,8 +28,8 @@ class Message(Struct, frozen=True, tag_field="type", omit_defaults=True):
 
 class Capability(Struct, frozen=True, omit_defaults=True):
     gpu: ShortText = "cpu"
-    gpus: Count = 0
-    cpus: Count = 0
+    gpus: Devices = 0
+    cpus: Devices = 0
     memory: Count = 0  # bytes
 
 
@@ -59,7 +58,7 @@ class CheckpointRef(Struct, frozen=True):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    protocol: int
+    protocol: Protocol
     worker: Id
     incarnation: Id
     version: ShortText = ""

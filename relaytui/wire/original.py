@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from relaytui.wire.bounds import ShortText, Token
 from relaytui.wire.ids import Count, Id
-from relaytui.wire.messages import RunConfig, Token
-from relaytui.wire.reports import ShortText
+from relaytui.wire.messages import RunConfig
 
 SECRET_HEADER = "X-Relay-Secret"  # noqa: S105 - a header's name
 JobStatus = Literal["RUNNING", "PREEMPTED", "FAILED", "COMPLETED"]

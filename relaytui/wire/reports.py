@@ -9,19 +9,25 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from relaytui.wire.bounds import (
+    MAX_LINES,
+    MAX_METRICS,
+    Data,
+    ExitCode,
+    Name,
+    Sha256,
+    ShortText,
+    Text,
+    Time,
+)
 from relaytui.wire.ids import Count, Id
 from relaytui.wire.numbers import Number
 from relaytui.wire.status import Outcome
 
-Text = Annotated[str, Meta(max_length=16_384)]
-ShortText = Annotated[str, Meta(max_length=1_024)]
-Name = Annotated[str, Meta(min_length=1, max_length=128)]
-Data = Annotated[dict[Name, ShortText], Meta(max_length=64)]
-
 
 class Report(Struct, frozen=True, tag_field="type", omit_defaults=True, gc=False):
     # Reports come by the hundred thousand and cannot be in a cycle: the collector need not look at them.
-    t: float
+    t: Time
 
 
 # -- telemetry ---------------------------------------------------------------------------------------------------
@@ -32,7 +38,7 @@ class Step(Report, frozen=True, tag="step"):
 
     step: Count
     total: Count | None = None
-    metrics: Annotated[dict[Name, Number], Meta(max_length=256)] = {}
+    metrics: Annotated[dict[Name, Number], Meta(max_length=MAX_METRICS)] = {}
     rate: float | None = None
 
 
@@ -40,7 +46,7 @@ class Log(Report, frozen=True, tag="log"):
     """Lines the trainer printed, without their ends. `n` numbers the first one within the attempt, from 1."""
 
     n: Count
-    lines: Annotated[list[Text], Meta(max_length=1_000)]
+    lines: Annotated[list[Text], Meta(max_length=MAX_LINES)]
 
 
 class Gap(Report, frozen=True, tag="gap"):
@@ -68,7 +74,7 @@ class Published(Report, frozen=True, tag="published"):
     step: Count
     bytes: Count
     files: Count
-    manifest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    manifest: Sha256
 
 
 class Pruned(Report, frozen=True, tag="pruned"):
@@ -87,9 +93,13 @@ class Ended(Report, frozen=True, tag="ended"):
     """The attempt is over and its trainer's tree is dead: this releases the lease."""
 
     outcome: Outcome
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     step: Count = 0
     message: ShortText = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome is Outcome.LOST:
+            raise ValueError("outcome lost: only the commander says that, of an attempt that went silent")
 
 
 TelemetryReport = Step | Log | Gap

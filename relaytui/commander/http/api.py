@@ -18,12 +18,12 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.services.orders import unknown_run
 from relaytui.commander.services.original import Original
 from relaytui.commander.services.pages import MAX_LINES
+from relaytui.wire.bounds import ShortText
 from relaytui.wire.codec import convert, encode, parse
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, is_id
 from relaytui.wire.original import AcquireBody, RenewBody, ReportBody
 from relaytui.wire.proof import CHALLENGE_HEADER, NONCE_PATTERN
-from relaytui.wire.reports import ShortText
 from relaytui.wire.text import clean
 
 T = TypeVar("T")

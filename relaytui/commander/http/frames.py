@@ -7,9 +7,10 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from relaytui.wire.bounds import Token
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, Id, Seq
-from relaytui.wire.messages import MAX_REPORTS, Acquire, AgentMessage, Hello, Message, OrderAck, Renew, Token
+from relaytui.wire.messages import MAX_REPORTS, Acquire, AgentMessage, Hello, Message, OrderAck, Renew
 from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import Stream
 from relaytui.wire.text import clean

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from aiohttp import WSMsgType, web
 
@@ -13,14 +13,20 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.services.hub import Subscriber
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import RelayError
-from relaytui.wire.feed import Beat, ClientFeed, Lines, LinesGap, Snapshot
-from relaytui.wire.rows import LogLine
+from relaytui.wire.feed import Beat, ClientFeed, Lines, LinesGap, RunChanged, Snapshot, WorkerChanged
+from relaytui.wire.rows import EventRow, LogLine, RunRow, WorkerRow
+
+Row = TypeVar("Row", RunRow, WorkerRow, EventRow)
 
 HEARTBEAT = 10.0
 BEAT = 1.0
 POLICY_VIOLATION = 1008
 MAX_MESSAGE = 256 << 10
 LINES_AT_ONCE = 500
+LINE_BYTES_AT_ONCE = 256 << 10
+ROWS_BYTES, EVENTS_BYTES = 1 << 20, 3 << 20
+"""Of runs, of workers, of events in a snapshot, at most: together it always fits into a listener's queue."""
+ROWS_AT_ONCE = 100
 
 
 def feed_socket() -> web.WebSocketResponse:
@@ -28,15 +34,29 @@ def feed_socket() -> web.WebSocketResponse:
 
 
 def snapshot(core: Core) -> Snapshot:
+    """What fits of everything, the newest and the live first; what does not is sent after it, row by row."""
+    board = core.board
+    views = sorted(board.runs.values(), key=lambda view: (view.run.status.ended, -view.run.updated_at))
+    workers = sorted(board.workers.values(), key=lambda view: (not view.connected, -view.seen_at))
     return Snapshot(
         now=core.clock.wall(),
         commander=core.generation,
         version=__version__,
         lease_seconds=core.settings.lease_seconds,
-        runs=core.board.run_rows(),
-        workers=core.board.worker_rows(),
-        events=list(core.board.events),
+        runs=_fitting(map(board.run_row, views), ROWS_BYTES),
+        workers=_fitting(map(board.worker_row, workers), ROWS_BYTES),
+        events=_fitting(reversed(board.events), EVENTS_BYTES)[::-1],
     )
+
+
+def _fitting(rows: Iterable[Row], size: int) -> list[Row]:
+    kept: list[Row] = []
+    for row in rows:
+        size -= len(encode(row)) + 1
+        if size < 0:
+            break
+        kept.append(row)
+    return kept
 
 
 class FeedSession:
@@ -49,8 +69,9 @@ class FeedSession:
         hub = self._core.hub
         subscriber = hub.subscribe(self._abort)
         # Queued before anything else can happen: no change between the picture and the subscription is lost.
-        subscriber.offer(encode(snapshot(self._core)))
-        sender = asyncio.create_task(self._send(subscriber))
+        first = snapshot(self._core)
+        subscriber.offer(encode(first))
+        tasks = [asyncio.create_task(self._send(subscriber)), asyncio.create_task(self._rest(subscriber, first))]
         try:
             await self._receive(subscriber)
         except RelayError as problem:
@@ -58,9 +79,25 @@ class FeedSession:
             await self._ws.close(code=POLICY_VIOLATION, message=message)
         finally:
             hub.unsubscribe(subscriber)
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sender
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
+
+    async def _rest(self, subscriber: Subscriber, first: Snapshot) -> None:
+        """Runs and workers that the snapshot had no room for, as they are when their turn comes."""
+        core = self._core
+        for number, run_id in enumerate(core.board.runs.keys() - {row.run_id for row in first.runs}):
+            await _turn(subscriber, number)
+            run = core.board.runs.get(run_id)
+            if run is not None:
+                subscriber.offer(encode(RunChanged(now=core.clock.wall(), run=core.board.run_row(run))))
+        for number, name in enumerate(core.board.workers.keys() - {row.incarnation for row in first.workers}):
+            await _turn(subscriber, number)
+            worker = core.board.workers.get(name)
+            if worker is not None:
+                subscriber.offer(encode(WorkerChanged(now=core.clock.wall(), worker=core.board.worker_row(worker))))
 
     async def _receive(self, subscriber: Subscriber) -> None:
         while True:
@@ -85,6 +122,7 @@ class FeedSession:
             epoch = n = 0
             lines = await self._core.pages.lines(run_id, epoch=None, before=None, limit=count)
             for message in _grouped(run_id, lines):
+                await subscriber.room()
                 subscriber.offer(encode(message))
             if lines:
                 epoch, n = lines[-1].epoch, lines[-1].n
@@ -107,17 +145,26 @@ class FeedSession:
             pass  # the receiving side sees the close
 
 
+async def _turn(subscriber: Subscriber, number: int) -> None:
+    """Before each of many rows: at the listener's pace, and with the loop's other work in between."""
+    await subscriber.room()
+    if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+        await asyncio.sleep(0)
+
+
 def _grouped(run_id: str, lines: list[LogLine]) -> list[Lines | LinesGap]:
-    """Lines of one moment that follow each other in one message, at most 500 in each; missing numbers are counted."""
+    """Lines of one moment that follow each other in one message, as far as it stays small; missing ones are counted."""
     messages: list[Lines | LinesGap] = []
-    start = 0
+    start = size = 0
     for index in range(1, len(lines) + 1):
         first, last = lines[start], lines[index - 1]
+        size += len(last.text)
         following = lines[index] if index < len(lines) and lines[index].epoch == first.epoch else None
         if (
             following is not None
             and (following.n, following.t) == (last.n + 1, first.t)
             and index - start < LINES_AT_ONCE
+            and size < LINE_BYTES_AT_ONCE
         ):
             continue
         texts = [line.text for line in lines[start:index]]
@@ -125,5 +172,5 @@ def _grouped(run_id: str, lines: list[LogLine]) -> list[Lines | LinesGap]:
         if following is not None and following.n > last.n + 1:
             missing = following.n - last.n - 1
             messages.append(LinesGap(run_id=run_id, epoch=first.epoch, n=last.n + 1, count=missing))
-        start = index
+        start, size = index, 0
     return messages

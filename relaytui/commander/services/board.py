@@ -15,6 +15,8 @@ from relaytui.wire.rows import EventRow, RunRow, WorkerRow
 from relaytui.wire.status import RunStatus, WorkerStatus
 
 KEPT_EVENTS = 200
+SLOWEST, FASTEST = 1e-9, 1e9
+"""Steps per second that are shown; beyond, a pod's clock or counter is off and no time left can be told from it."""
 HTTP_WORKER_AWAY = 300.0
 """Seconds after which a worker that only calls (the original's) counts as offline."""
 
@@ -50,7 +52,7 @@ class RunView:
             self.step = last.step
         if last.total is not None:
             self.total = last.total
-        self.rate = last.rate
+        self.rate = last.rate if last.rate is not None and SLOWEST <= last.rate <= FASTEST else None
         metrics = last.metrics
         self.loss = metrics.get("loss", self.loss)
         self.lr = metrics.get("lr", self.lr)

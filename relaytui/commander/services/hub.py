@@ -25,6 +25,8 @@ from relaytui.wire.rows import CheckpointRow, EventRow
 
 QUEUE_BYTES = 8 << 20
 QUEUE_LENGTH = 20_000
+ROOM = 1 << 20
+"""Bytes that may wait where more is offered than anybody could read at once; beyond, who offers waits."""
 RUN_INTERVAL = 0.1  # seconds between two pictures of one run
 WORKER_INTERVAL = 0.25
 
@@ -40,7 +42,9 @@ class Subscriber:
         self.every = False
         self.watched: set[str] = set()
         self._size = 0
+        self._drained = asyncio.Event()
         self._held: dict[str, list[tuple[int, int, bytes]]] = {}
+        self._held_size = 0
 
     def offer(self, data: bytes) -> None:
         if self.dropped:
@@ -56,12 +60,21 @@ class Subscriber:
         self.dropped = True
         self.queue.clear()
         self._held.clear()
+        self._drained.set()
         self._give_up()
 
     def take(self) -> bytes:
         data = self.queue.popleft()
         self._size -= len(data)
+        if self._size <= ROOM:
+            self._drained.set()
         return data
+
+    async def room(self) -> None:
+        """Until little waits, or the listener is dropped."""
+        while self._size > ROOM and not self.dropped:
+            self._drained.clear()
+            await self._drained.wait()
 
     def wants(self, run_id: str) -> bool:
         return self.every or run_id in self.watched
@@ -73,7 +86,9 @@ class Subscriber:
             self.offer(data)
             return
         held.append((epoch, n, data))
-        if len(held) > QUEUE_LENGTH:
+        self._held_size += len(data)
+        # Once released all of it has to fit into the queue, beside what waits there already.
+        if self._held_size > QUEUE_BYTES // 2 or len(held) > QUEUE_LENGTH // 2:
             self._drop()
 
     def hold(self, run_id: str) -> None:
@@ -82,6 +97,7 @@ class Subscriber:
     def release(self, run_id: str, epoch: int, n: int) -> None:
         """The backlog is out up to line `n` of `epoch`: what came since follows, once."""
         for held_epoch, held_n, data in self._held.pop(run_id, []):
+            self._held_size -= len(data)
             if (held_epoch, held_n) > (epoch, n):
                 self.offer(data)
 
@@ -163,6 +179,7 @@ class Hub:
         self._broadcast(CheckpointChanged(row))
 
     def worker_gone(self, incarnation: str) -> None:
+        self._sent.pop(("worker", incarnation), None)
         self._broadcast(WorkerGone(incarnation))
 
     def _broadcast(self, message: ServerFeed) -> None:

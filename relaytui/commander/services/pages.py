@@ -15,7 +15,12 @@ from relaytui.wire.reports import Log, Step, TelemetryReport
 from relaytui.wire.rows import AttemptRow, LogLine
 
 MAX_LINES = 5_000
+MAX_LINE_BYTES = 4 << 20
+"""Text in one page of lines, at most: lines are long where somebody wants them to be."""
 FRAMES_AT_ONCE = 64
+LARGE_FRAMES_AT_ONCE = 4
+SMALL_FRAME = 16 << 10
+"""How many are read at once while they are large: one may have a megabyte."""
 KEPT_SERIES = 64
 _FRAME = msgspec.json.Decoder(list[TelemetryReport])
 
@@ -57,29 +62,29 @@ class Pages:
         return [attempt_row(row, streams.get(row.epoch)) for row in await self._reader.attempts(run_id)][::-1]
 
     async def lines(self, run_id: str, *, epoch: int | None, before: int | None, limit: int) -> list[LogLine]:
-        """The newest `limit` lines, oldest first: of one attempt (below number `before`), or over all attempts."""
-        kept: list[LogLine] = []
+        """The newest `limit` lines, oldest first: of one attempt (below number `before`), or over all attempts.
+
+        Fewer where they have more than `MAX_LINE_BYTES`.
+        """
+        page = _Page(limit)
         for stream_epoch, stream in await self._reader.epochs(run_id):
             if epoch is not None and stream_epoch != epoch:
                 continue
-            kept = await self._attempt_lines(stream, before if epoch is not None else None, limit - len(kept)) + kept
-            if len(kept) >= limit:
+            await self._attempt_lines(stream, before if epoch is not None else None, page)
+            if page.full:
                 break
-        return kept
+        return page.lines[::-1]
 
-    async def _attempt_lines(self, stream: int, before: int | None, limit: int) -> list[LogLine]:
-        found: list[LogLine] = []
-        edge = before
-        while len(found) < limit:
-            frames = await self._reader.line_frames(stream, edge, FRAMES_AT_ONCE)
-            for frame in frames:
-                found = _lines_of(frame, before) + found
-                if len(found) >= limit:
-                    break
-            if len(frames) < FRAMES_AT_ONCE:
+    async def _attempt_lines(self, stream: int, before: int | None, page: _Page) -> None:
+        edge, at_once = before, LARGE_FRAMES_AT_ONCE
+        while not page.full:
+            frames = await self._reader.line_frames(stream, edge, at_once)
+            # Decoding takes a while: not in the loop.
+            await asyncio.to_thread(page.add, frames, before)
+            if len(frames) < at_once:
                 break
             edge = min(frame.first_line for frame in frames)
-        return found[-limit:] if limit > 0 else []
+            at_once = _at_once(frames)
 
     async def series(self, run_id: str, metric: str, points: int) -> list[Point]:
         """At most `points` of a metric over all attempts, evenly thinned, the newest always among them."""
@@ -91,24 +96,53 @@ class Pages:
                 self._series.popitem(last=False)
         self._series.move_to_end(key)
         async with series.lock:
+            at_once = LARGE_FRAMES_AT_ONCE
             while True:
-                frames = await self._reader.frames_after(run_id, series.frame, FRAMES_AT_ONCE)
+                frames = await self._reader.frames_after(run_id, series.frame, at_once)
                 if frames:
                     # Decoding a long history takes a while: not in the loop.
                     await asyncio.to_thread(series.add, frames)
-                if len(frames) < FRAMES_AT_ONCE:
+                if len(frames) < at_once:
                     break
+                at_once = _at_once(frames)
             return series.thinned(points)
 
 
+def _at_once(before: list[StoredFrame]) -> int:
+    """How many frames to read after these: many while they are small."""
+    small = sum(len(frame.data) for frame in before) <= len(before) * SMALL_FRAME
+    return FRAMES_AT_ONCE if small else LARGE_FRAMES_AT_ONCE
+
+
+class _Page:
+    """Lines collected from the newest on, until there are enough."""
+
+    def __init__(self, limit: int) -> None:
+        self.lines: list[LogLine] = []
+        self.full = limit <= 0
+        self._limit = limit
+        self._left = MAX_LINE_BYTES
+
+    def add(self, frames: list[StoredFrame], before: int | None) -> None:
+        """`frames` newest first."""
+        for frame in frames:
+            for line in reversed(_lines_of(frame, before)):
+                self._left -= len(line.text.encode("utf-8", "surrogatepass"))
+                if self.full or (self._left < 0 and self.lines):
+                    self.full = True
+                    return
+                self.lines.append(line)
+                self.full = len(self.lines) >= self._limit
+
+
 def _lines_of(frame: StoredFrame, before: int | None) -> list[LogLine]:
-    lines: list[LogLine] = []
-    for report in decode_frame(frame):
-        if isinstance(report, Log):
-            for n, text in enumerate(report.lines, start=report.n):
-                if before is None or n < before:
-                    lines.append(LogLine(epoch=frame.epoch, n=n, t=report.t, text=text))
-    return lines
+    return [
+        LogLine(epoch=frame.epoch, n=n, t=report.t, text=text)
+        for report in decode_frame(frame)
+        if isinstance(report, Log)
+        for n, text in enumerate(report.lines, start=report.n)
+        if before is None or n < before
+    ]
 
 
 class Series:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from relaytui.commander.model.kinds import filed
 from relaytui.commander.model.lease import LeaseState, Refuse
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Cause, allowed, change
@@ -16,6 +17,7 @@ from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.changes import AttemptStepped
 from relaytui.commander.store.writer import Done, Tx, Writer
+from relaytui.wire.bounds import fitting
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import token_hash
@@ -23,9 +25,6 @@ from relaytui.wire.reports import AnyReport, Ended, Event, Gap, Log, Pruned, Pub
 from relaytui.wire.rows import CheckpointRow
 from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean
-
-RESERVED = ("lease.", "run.", "worker.", "order.", "commander.")
-"""Kinds of events that only the commander writes; an agent's are filed under `agent.`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +177,11 @@ class StateReports:
     # -- history -------------------------------------------------------------------------------------------------
 
     def _event(self, tx: Tx, attempt: Attempt, report: Event) -> None:
-        kind = f"agent.{report.kind}"[:128] if report.kind.startswith(RESERVED) else report.kind
-        data = {clean(name, 128) or "?": clean(value, 1_024) for name, value in report.data.items()}
+        data = fitting({clean(name, 128) or "?": clean(value, 1_024) for name, value in report.data.items()})
         history.add_event(
-            tx, self._clock.wall(), kind, attempt.worker, clean(report.message), attempt.run_id, attempt.epoch, data
-        )
+            tx, self._clock.wall(), filed(report.kind), attempt.worker, clean(report.message), attempt.run_id,
+            attempt.epoch, data,
+        )  # fmt: skip
 
     def _to_history(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended) -> None:
         """What an attempt says that no longer holds its run: kept, and never applied."""

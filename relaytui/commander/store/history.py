@@ -13,7 +13,14 @@ from relaytui.commander.store.columns import columns, record, select, upsert
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.rows import EventRow
 
-EVENT = columns(EventRow)
+MAX_SHOWN = 10_000
+"""Bytes of one event's data that leave the database: room for all that may be filed today. There are larger ones."""
+EVENT = [
+    f'CASE WHEN length(CAST(data AS BLOB)) > {MAX_SHOWN} THEN \'{{"…": "too large to show"}}\' ELSE data END AS data'
+    if name == "data"
+    else name
+    for name in columns(EventRow)
+]
 _NEWEST = select("events", EVENT, "ORDER BY id DESC LIMIT ?")
 
 _WORKER = columns(Worker)

@@ -1,0 +1,20 @@
+"""Kinds of events that only the commander writes: what a pod calls by such a name is filed under `agent.`."""
+
+from __future__ import annotations
+
+FAMILIES = frozenset({"lease", "run", "worker", "order", "commander", "key"})
+"""First words of kinds that are the commander's, whatever follows them."""
+DERIVED = frozenset({"checkpoint.published", "checkpoint.pruned", "hub.synced"})
+"""Single kinds that follow from a report of another type; others of their family are for agents to say."""
+SHARED = frozenset({"checkpoint.orphan"})
+"""Said by both, and meaning the same: a checkpoint that is not part of the run's line."""
+
+
+def is_commanders(kind: str) -> bool:
+    kind = kind.lower()
+    return kind.partition(".")[0] in FAMILIES or kind in DERIVED
+
+
+def filed(kind: str) -> str:
+    """The kind under which an agent's event goes into the history."""
+    return f"agent.{kind}"[:128] if is_commanders(kind) else kind
