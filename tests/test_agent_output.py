@@ -102,6 +102,8 @@ def test_torture_is_lines_too() -> None:
         ("Step 25 | loss:1.2345 lr:2e-05 tokens_per_second_per_gpu:812.3 ", 25, None, {"loss": 1.2345, "lr": 2e-05}),
         ("Epoch [3/10], Step [120/500], Loss: 0.3512", 120, 500, {"loss": 0.3512}),
         ("step 7/100", 7, 100, {}),
+        ("run eval-7: step 7/100 loss 1", 7, 100, {"loss": 1.0}),
+        ("[eval_utils.py:12] step 7/100 loss 1", 7, 100, {"loss": 1.0}),
     ],
 )  # fmt: skip
 def test_progress_in_plain_lines(line: str, step: int, total: int | None, metrics: dict[str, float]) -> None:
@@ -228,6 +230,7 @@ def test_a_diverged_loss_travels_by_name() -> None:
         ("step 1 lr nan;step 2 reward nan", [], []),
         ("{'loss': 'nan', 'step': 5};{'eval_loss': 1.0, 'step': 6}", [5], [5, 6, 7]),
         ("step 5 loss nan;step 3 loss nan;step 4 loss 1", [5], [3]),
+        ("[10:00] iteration 6/ 100 | loss scale: 1.0 | grad norm: nan | number of nan iterations:   1 |", [6], [6, 7]),
     ],
 )
 def test_which_steps_had_no_finite_loss(lines: str, begins: list[int], unhealthy: list[int]) -> None:

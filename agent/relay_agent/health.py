@@ -47,6 +47,6 @@ def _is_finite(metrics: Mapping[str, float]) -> bool | None:
     loss = metrics.get("loss")
     if loss is not None and not math.isfinite(loss):
         return False
-    if not loss and math.isnan(metrics.get("grad_norm", 0.0)):
+    if not loss and any(math.isnan(metrics.get(name, 0.0)) for name in ("grad_norm", "norm")):
         return False
     return None if loss is None else True

@@ -40,6 +40,9 @@ _NAMED = re.compile(
 _QUOTED = re.compile(
     rf"['\"](?P<name>[A-Za-z][^'\"\\]{{0,127}})['\"]\s*:\s*['\"]?(?P<value>{_NUMBER})['\"]?(?=\s*[,}}])", re.IGNORECASE
 )
+_EVALUATED = re.compile(r"(?:eval|val|valid|validation|test)[_/]", re.IGNORECASE)
+"""Metrics of another loop than the training's."""
+_EVALUATES = re.compile(r"(?<![\w./\-])(?:eval|evaluat(?:e|ing|ion)|validat(?:e|ing|ion))(?![\w./\-])", re.IGNORECASE)
 _BLANKS = re.compile(r"\s{2,}")
 _HINT = re.compile(r"step|iter", re.IGNORECASE)
 
@@ -65,6 +68,8 @@ def _metrics(text: str, *patterns: re.Pattern[str]) -> dict[str, float]:
 
 def _line(match: re.Match[str], text: str) -> Sight | None:
     """`step 120/400 loss 2.3 lr 1e-3`, `step=5 loss=nan`, `step: 5, loss: inf`, `Step [5/9], Loss: 0.3`."""
+    if _EVALUATES.search(text[: match.end("step")]):
+        return None
     total = int(match["total"]) if match["total"] else None
     rest = text[match.end() :]
     metrics = _metrics(rest, _PAIR, _NAMED)
@@ -122,6 +127,7 @@ class _Count:
     """Sightings that named one and the same total."""
 
     last: int
+    trains: bool = False  # one of them told of the training
     advances: int = 0  # since it last went back
     again: bool = False  # it went back: a loop that is run through more than once
 
@@ -143,8 +149,9 @@ MAX_COUNTS = 64
 class Progress:
     """The progress of one attempt. Times are seconds of any clock that does not go back.
 
-    A trainer may count other things than its steps (an evaluation: `step 10/10 loss 2.0`): once steps towards a total
-    have advanced steadily, what counts towards another one is no progress, unless it goes on from there.
+    A trainer may count other things than its steps (an evaluation: `step 10/10 loss 2.0`). The first total that comes
+    with what training tells is the training's; another one is taken over only where the steps go on towards it, or
+    begin anew once the first is reached.
     """
 
     def __init__(self, step: int = 0, total: int | None = None) -> None:
@@ -154,19 +161,25 @@ class Progress:
         """The first step seen: where the trainer really began."""
         self.rate: float | None = None
         self.start = step
+        self.stride = 0
+        """The fewest steps from one line to the next, 0 where there were no two."""
         self._known_total = total is not None
         self._counts: dict[int, _Count] = {}  # by total
         self._other: set[int] = set()  # totals of something else
         self._at: float | None = None
 
-    @property
-    def from_zero(self) -> bool:
-        """It counts from 0, so that its last step is one below its total."""
-        return self.first == 0 or (self.start > 0 and self.first == self.start)
-
     def complete(self, step: int) -> bool:
-        """Whether `step` is the last one, for all that is known."""
-        return self.total is None or step >= self.total - self.from_zero
+        """Whether `step` is the last one, for all that is known. That is one below the total for who counts from 0, and
+        only a start from the beginning shows who counts from 1. Who prints every tenth step may end between two lines.
+        """
+        if self.total is None:
+            return True
+        if self.first is None and step == 0:
+            return False
+        from_one = self.start == 0 and self.first is not None and self.first > 0
+        from_zero = self.first in (0, self.start)
+        stride = max(1, self.stride)
+        return step >= self.total - (not from_one) or step + stride > self.total - from_zero
 
     def see(self, text: str, now: float) -> Sight | None:
         """Read one line; what it says, with the total known so far."""
@@ -175,30 +188,45 @@ class Progress:
             return None
         if self.first is None:
             self.first = sight.step
+        elif sight.step > self.step:
+            self.stride = min(self.stride or MAX_STEP, sight.step - self.step)
         self._pace(sight.step, now)
         self.step = sight.step
         return sight._replace(total=self.total)
 
     def _is_ours(self, sight: Sight) -> bool:
         """Whether it is about the steps of the training; takes over its total."""
-        total, step = sight.total, sight.step
-        if total is None or self._known_total:
+        if sight.metrics and all(map(_EVALUATED.match, sight.metrics)):
+            return sight.total is None
+        if sight.total is None or self._known_total:
             return True
-        if total in self._counts or len(self._counts) < MAX_COUNTS:
-            self._counts.setdefault(total, _Count(step)).see(step)
-        main = self._counts.get(self.total) if self.total is not None else None
-        if self.total is None or total == self.total or main is None or not main.established:
-            ours = True
-        elif total < self.total or total in self._other:
-            ours = False
-        else:
-            ours = step >= self.step or main.again or self.step >= self.total - 1
-        if not ours:
-            if len(self._other) < MAX_COUNTS:
-                self._other.add(total)
-        elif sight.metrics or self.total is None:
-            self.total = total
-        return ours
+        count = self._counts.get(sight.total)
+        if count is None:
+            if len(self._counts) >= MAX_COUNTS:
+                return False
+            count = self._counts[sight.total] = _Count(sight.step)
+        count.see(sight.step)
+        count.trains |= bool(sight.metrics)
+        if sight.total == self.total:
+            return True
+        if self.total is not None and not self._goes_on(sight.step, sight.total, count, self._counts[self.total]):
+            self._other.add(sight.total)
+            return False
+        self.total = sight.total
+        return True
+
+    def _goes_on(self, step: int, total: int, count: _Count, main: _Count) -> bool:
+        """Whether the training counts towards this total from here on."""
+        assert self.total is not None
+        if not (count.trains and main.trains):
+            return count.trains  # lines with nothing but two numbers may be about anything
+        if total < self.total or total in self._other:
+            return False
+        return (
+            self.complete(self.step)
+            or step == self.step + 1
+            or (main.established and (main.again or step >= self.step))
+        )
 
     def _pace(self, step: int, now: float) -> None:
         """Moving average over about ten sightings; a step that goes back starts it anew."""
