@@ -124,7 +124,7 @@ class Commander:
 
     async def _sweep(self, core: Core) -> None:
         """Once a second or so, for ever: no error ends it."""
-        interval = min(1.0, self.settings.lease_seconds / 10)
+        interval = core.leases.interval
         loop = asyncio.get_running_loop()
         tidied = loop.time()
         while True:

@@ -6,6 +6,7 @@ commander slept, before its holder had its chance to renew.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,7 +18,7 @@ from relaytui.wire.status import Outcome
 MAX_EPOCH_JUMP = 1_000_000
 """How far above our own epochs a volume's claims may lie; more is a damaged or hostile claim, not a lost database."""
 RECONNECT_WINDOW = 90.0
-"""Seconds that holders get at least after a restart or a suspend of the commander, or L where that is less."""
+"""Seconds that holders get at least after a restart or a long suspend of the commander, or L where that is less."""
 MAX_GRACE = 4
 """Windows given to one lease without a renewal between: a crash loop keeps no dead holder alive for ever."""
 
@@ -131,22 +132,23 @@ def decide_renew(run: Run | None, lease: Lease | None, epoch: int, *, known: boo
     return Renewal.EXTEND
 
 
-def after_restart(lease: Lease, *, now: float, boot_id: str) -> tuple[float, float]:
-    """(expires, grace) of a lease that outlived its commander: never shorter, at least the window, but not for ever.
+def after_restart(lease: Lease, *, now: float, boot_id: str, gap: float = math.inf) -> tuple[float, float]:
+    """(expires, grace) of a lease that nobody could renew for `gap` seconds until now (a restart: nobody knows).
 
-    Another boot's clock says nothing here, so the holder gets its full length.
+    Never shorter than it was; the gap is given back, up to the reconnect window from now, but not for ever. Another
+    boot's clock says nothing here, so the holder gets its full length.
     """
     window = min(lease.length, RECONNECT_WINDOW)
     if lease.boot_id != boot_id:
         if lease.grace >= MAX_GRACE * lease.length:
             return now, lease.grace
         return now + lease.length, lease.grace + lease.length
-    wanted = now + window
-    given = wanted - max(lease.expires, now)
+    live = max(lease.expires, now)
+    given = min(live + gap, now + window) - live
     if given <= 0:
         return lease.expires, lease.grace
     given = min(given, max(MAX_GRACE * window - lease.grace, 0.0))
-    return max(lease.expires, now) + given if given else lease.expires, lease.grace + given
+    return live + given if given else lease.expires, lease.grace + given
 
 
 def outcome_when_silent(state: LeaseState) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 from dataclasses import dataclass
 
@@ -33,8 +34,8 @@ from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.proof import token_hash
 from relaytui.wire.status import Outcome, RunStatus
 
-STALL = 5.0
-"""Seconds without a sweep after which holders could not have reached us (suspend, a stalled loop)."""
+SAID_FROM = 5.0
+"""Seconds that nobody could renew from which on the history says so, where no lease was at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,14 @@ class Leases:
         self._clock = clock
         self._key = hmac.new(state_key, b"relay lease tokens 1", hashlib.sha256).digest()
         self.boot_id = clock.boot_id()
-        self._swept = clock.boot()
         self.length = length
+        self.interval = min(1.0, length / 20)
+        """Seconds between two sweeps."""
+        self.tolerance = 2 * self.interval
+        """How late a sweep may come. A holder that lives renews every L/10: none is ever that near its end."""
+        self._well = clock.boot()
+        """When the commander was last seen awake and its disk taking what it was given."""
+        self._refusals = 0
         # One object, so that renewals that wait are known as alike.
         self._renewals: Gather[runs.Claim, Extended | Refuse] = self._renew_in
 
@@ -198,37 +205,54 @@ class Leases:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    async def recover(self, why: str) -> None:
-        """After a restart or a suspend: no live lease is shorter than it was, each has at least a reconnect window."""
-        self._swept = self._clock.boot()
-        await self._writer.run(lambda tx: self._recover_in(tx, why))
+    def has_run_out(self, lease: Lease) -> bool:
+        """By the clock, where the commander was awake to be renewed; the sweep sees to it before it ends one."""
+        now = self._clock.boot()
+        return lease.expires <= (now if now - self._well <= self.tolerance else self._well)
 
-    def _recover_in(self, tx: Tx, why: str) -> None:
+    async def recover(self, why: str, gap: float = math.inf) -> None:
+        """Nobody could renew for `gap` seconds (a restart: nobody knows how long): holders get that time back."""
+        now, refusals = self._clock.boot(), self._writer.refusals
+        await self._writer.run(lambda tx: self._recover_in(tx, why, gap))
+        self._well, self._refusals = now, refusals
+
+    def _recover_in(self, tx: Tx, why: str, gap: float = math.inf) -> None:
         now = self._clock.boot()
         extended = 0
+        notable = gap >= SAID_FROM
         for lease in runs.live_leases(tx):
-            expires, grace = after_restart(lease, now=now, boot_id=self.boot_id)
+            expires, grace = after_restart(lease, now=now, boot_id=self.boot_id, gap=gap)
             if (expires, grace, self.boot_id) != (lease.expires, lease.grace, lease.boot_id):
                 runs.save_lease(tx, replace(lease, expires=expires, grace=grace, boot_id=self.boot_id))
                 extended += 1
-        if extended:
+                notable = notable or lease.expires <= now
+        if extended and notable:
             message = f"{why}: {extended} lease(s) extended so that their holders can come back"
             history.add_event(tx, self._clock.wall(), "commander.recovered", endings.COMMANDER, message)
 
     async def sweep(self) -> None:
-        """Expires what ran out. Called every second or so; after a gap in that, holders get their window first."""
+        """Expires what ran out. Called every `interval`.
+
+        Time in which nobody could renew (a tick that comes late: suspend, SIGSTOP, a stalled loop; a disk that did not
+        take something since the last tick) is given back before anything expires.
+        """
         now = self._clock.boot()
-        gap, self._swept = now - self._swept, now
-        if gap > STALL:
-            await self.recover(f"no sweep for {gap:.0f} s")
-            return
+        gap = now - self._well
+        if self._writer.refusals != self._refusals:
+            await self.recover(f"the disk took nothing for {gap:.1f} s", gap)
+        elif gap > self.tolerance:
+            await self.recover(f"no sweep for {gap:.1f} s", gap)
+        self._well = now
         soonest = self._board.soonest_expiry()
         if soonest is not None and soonest <= now:
-            await self._writer.run(self._sweep_in)
+            # By the time of deciding: while this waits for the disk, so do renewals.
+            await self._writer.run(lambda tx: self._sweep_in(tx, now))
 
-    def _sweep_in(self, tx: Tx) -> None:
+    def _sweep_in(self, tx: Tx, now: float | None = None) -> None:
+        if now is None:
+            now = self._clock.boot()
         at = self._clock.wall()
-        for lease in runs.due_leases(tx, self._clock.boot()):
+        for lease in runs.due_leases(tx, now):
             run = runs.get(tx, lease.run_id)
             attempt = attempts.get(tx, lease.run_id, lease.epoch)
             assert run is not None

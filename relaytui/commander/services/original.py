@@ -129,7 +129,7 @@ class Original:
             and hmac.compare_digest(lease.token_hash, hashed)
         )
         # This worker cannot be told apart from a dead one that comes late, so an expired lease is not revived for it.
-        if not held or lease is None or lease.expires <= self._core.clock.boot():
+        if not held or lease is None or self._core.leases.has_run_out(lease):
             self._gone(attempt)
         return attempt, lease
 

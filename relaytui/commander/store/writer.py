@@ -64,6 +64,8 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._closed = False
+        self.refusals = 0
+        """How often the disk did not take something: full, failing, read-only."""
         self._thread = threading.Thread(target=self._work, name=f"relay-{name}", daemon=True)
         self._thread.start()
 
@@ -161,6 +163,8 @@ class Writer:
         except Exception as error:
             if not self._db.in_transaction:
                 raise  # SQLite gave up the whole transaction: disk full, I/O error, out of memory
+            if isinstance(error, sqlite3.OperationalError):
+                self.refusals += 1
             tx.execute("ROLLBACK TO unit")
             del tx.changes[mark:]
             answers.extend((work.done, None, error) for work in works)
@@ -171,6 +175,7 @@ class Writer:
         tx.execute("RELEASE unit")
 
     def _give_up(self, batch: list[_Work], error: Exception) -> list[_Answer]:
+        self.refusals += 1
         log.error("%s.db: a transaction failed: %s", self._name, error)
         if self._db.in_transaction:
             try:
