@@ -1,7 +1,8 @@
 """The agent's websocket to the commander: proof first, then one session after another for as long as it takes.
 
 Renewals go ahead of state reports, those ahead of telemetry, and what is in flight is bounded by how fast the commander
-acknowledges, so that a thin line delays no renewal. What was not acknowledged is sent again in the next session.
+acknowledges, so that a thin line delays no renewal. What was not acknowledged is sent again in the next session. What
+earlier attempts left in their spools goes after the present one's.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ BACKOFF_CAP = 15.0
 FIRST_TRIES = 3
 """How often a commander may refuse us before the first session until that is an answer."""
 SAY_EVERY = 30.0
+SYNC_EVERY = 1.0
 WINDOW = 4
 """Frames of one stream in flight."""
 LEAST_FRAME = 8 << 10
@@ -107,10 +109,13 @@ class Link:
         self._up = asyncio.Event()
         self._pace = Pace()
         self._last_telemetry = 0.0
-        self._stuck: set[Stream] = set()  # what the commander does not take in this session
+        self._stuck: set[Lane] = set()  # what the commander does not take in this session
         self._said_at = float("-inf")
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
+        """Of the attempt that goes on."""
+        self.backlog: list[Spool] = []
+        """Of earlier ones. One that is delivered is deleted."""
         self.commander = ""
         self.sessions = 0
         """How many there were."""
@@ -156,16 +161,29 @@ class Link:
         """Wait until everything in the spool is acknowledged; False where it was not in time, or never will be."""
         try:
             async with asyncio.timeout(timeout):
-                while self._lanes_to_go():
+                while any(not lane.empty and lane not in self._stuck for lane in self._lanes(self.spool)):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
             return False
         return self.spool is None or self.spool.empty
 
-    def _lanes_to_go(self) -> bool:
-        lanes = (self.spool.state, self.spool.telemetry) if self.spool is not None else ()
-        return any(not lane.empty and lane.stream not in self._stuck for lane in lanes)
+    async def sync(self) -> None:
+        """For ever: what is in the spool survives the end of this machine a moment later."""
+        while True:
+            if self.spool is not None:
+                await asyncio.to_thread(self.spool.sync)
+            await asyncio.sleep(SYNC_EVERY)
+
+    def _spools(self) -> list[Spool]:
+        return [self.spool, *self.backlog] if self.spool is not None else self.backlog
+
+    @staticmethod
+    def _lanes(spool: Spool | None) -> tuple[Lane, ...]:
+        return spool.lanes if spool is not None else ()
+
+    def _spool_of(self, run_id: str, epoch: int) -> Spool | None:
+        return next((each for each in self._spools() if (each.run_id, each.epoch) == (run_id, epoch)), None)
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
@@ -227,8 +245,8 @@ class Link:
         self._stuck.clear()
         self._pace.restart()
         self._urgent.clear()
-        if self.spool is not None:
-            self.spool.rewind()
+        for spool in self._spools():
+            spool.rewind()
         self._up.set()
         self._wake.set()
 
@@ -252,27 +270,31 @@ class Link:
         """What goes out next, most urgent first."""
         if self._urgent:
             return self._urgent.popleft()
-        if self.spool is None:
-            return None
-        state, telemetry = self.spool.state, self.spool.telemetry
-        if state.ready and state.out < WINDOW and state.stream not in self._stuck:
-            frame = state.take()
-            return frame.data if frame else None
-        if telemetry.ready and telemetry.stream not in self._stuck and self._may_send(telemetry):
-            frame = telemetry.take(self._pace.frame)
-            if frame is not None:
-                self._last_telemetry = self._clock.boot()
-                self._pace.sent(frame, self._last_telemetry)
-                return frame.data
+        for spool in self._spools():
+            for lane in spool.lanes:
+                if lane.ready and lane not in self._stuck and self._may_send(lane):
+                    frame = lane.take(FRAME if lane.stream is Stream.STATE else self._pace.frame)
+                    if frame is not None:
+                        return self._sending(lane, frame)
         return None
+
+    def _sending(self, lane: Lane, frame: Frame) -> bytes:
+        if self.spool is not None and lane is self.spool.telemetry:
+            self._last_telemetry = self._clock.boot()
+            self._pace.sent(frame, self._last_telemetry)
+        return frame.data
 
     def _may_send(self, lane: Lane) -> bool:
         """At once when nothing is in flight; else a batch, or what gathered for a few milliseconds."""
         if lane.out == 0:
             return True
-        if lane.out >= WINDOW or lane.in_flight >= 2 * self._pace.frame:
+        if lane.out >= WINDOW:
             return False
-        if lane.size >= self._pace.frame // 2 or lane.out < len(lane.sent):
+        if lane.stream is Stream.STATE:
+            return True
+        if lane.in_flight >= 2 * self._pace.frame:
+            return False
+        if lane.size >= self._pace.frame // 2:
             return True
         wait = self._last_telemetry + BATCH_AFTER - self._clock.boot()
         if wait <= 0:
@@ -322,27 +344,34 @@ class Link:
         raise RelayError("bad_frame", "the commander sent a frame that is not text", exit_code=Exit.UNAVAILABLE)
 
     def _acked(self, ack: Ack) -> None:
-        if self.spool is None or ack.run_id != self.spool.run_id or ack.epoch != self.spool.epoch:
+        spool = self._spool_of(ack.run_id, ack.epoch)
+        if spool is None:
             return
-        self.spool.lane(ack.stream).ack(ack.seq)
-        if ack.stream is self.spool.telemetry.stream:
-            self._pace.acked(ack.seq, self._clock.boot())
-        self._progress.set()
+        spool.lane(ack.stream).ack(ack.seq)
+        if spool is self.spool:
+            if ack.stream is Stream.TELEMETRY:
+                self._pace.acked(ack.seq, self._clock.boot())
+            self._progress.set()
+        elif spool.empty:
+            self.backlog.remove(spool)
+            self._say(f"delivered what was left of run {spool.run_id}, epoch {spool.epoch}")
+            spool.delete()
         self._wake.set()
 
     def _refused(self, refused: Refused) -> None:
-        spool = self.spool
-        if refused.code == "gap" and spool is not None and refused.stream is not None and refused.epoch == spool.epoch:
-            if not spool.lane(refused.stream).resume(refused.expected):
-                self._stuck.add(refused.stream)
-                self._say(f"the commander lost reports it had acknowledged ({refused.stream} from {refused.expected})")
-            self._wake.set()
+        spool = self._spool_of(refused.run_id, refused.epoch)
+        if spool is not None and refused.stream is not None:
+            lane = spool.lane(refused.stream)
+            if refused.code == "gap":
+                lost = lane.resume(refused.expected)
+                if lost:
+                    self._say(f"the commander lost {lost} reports that it had acknowledged ({lane.stream})")
+                self._wake.set()
+                return
+            self._stuck.add(lane)  # sending it again in this session would be refused again
             self._progress.set()
-            return
-        if refused.stream is not None:
-            self._stuck.add(refused.stream)  # sending it again in this session would be refused again
-            self._progress.set()
-        self._on_refused(refused)
+        if spool is self.spool:
+            self._on_refused(refused)
 
 
 def _text() -> aiohttp.WSMsgType:
