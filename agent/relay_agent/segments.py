@@ -160,7 +160,9 @@ class Folder:
                 if self._open is not segment:
                     self.close()
                     self._fd = (
-                        self._disk.create(segment.path) if not segment.size else os.open(segment.path, os.O_WRONLY | OURS)
+                        self._disk.create(segment.path)
+                        if not segment.size
+                        else os.open(segment.path, os.O_WRONLY | OURS)
                     )
                     self._open = segment
                     os.lseek(self._fd, segment.size, os.SEEK_SET)

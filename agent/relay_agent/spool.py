@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from relay_agent.segments import HEADER, MARK, REPORT, SMALLEST, Damaged, Folder
 from relay_agent.yielding import give_way
 from relaytui.wire.codec import encode, parse
 from relaytui.wire.errors import RelayError
-from relaytui.wire.messages import MAX_FRAME, MAX_REPORTS, Skip
+from relaytui.wire.messages import MAX_REPORTS, Skip
 from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import Stream
 
@@ -315,7 +314,10 @@ class Lane:
         self.rewind()
         first = self._segments[0]
         oldest = first.first if first.first is not None else self._place.seq
-        self._place, self._unsent = _Place(first, 0, oldest), sum(each.reports for each in self._segments) + self._buffered
+        self._place, self._unsent = (
+            _Place(first, 0, oldest),
+            sum(each.reports for each in self._segments) + self._buffered,
+        )
         self._missing = (expected, oldest - 1) if expected < oldest else None
         self._seek(expected)
         self._ask = False

@@ -99,6 +99,20 @@ class Reports(Message, frozen=True, tag="reports"):
     reports: Annotated[list[AnyReport], Meta(min_length=1, max_length=MAX_REPORTS)]
 
 
+class Skip(Message, frozen=True, tag="skip"):
+    """Reports `first_seq` to `last_seq` of a stream will not come: lost on the pod, or lost here after they were
+    acknowledged. The commander counts them, says so in an event, and goes on behind them.
+    """
+
+    run_id: Id
+    epoch: Epoch
+    token: Token
+    stream: Stream
+    first_seq: Seq
+    last_seq: Count  # below `first_seq`: nothing is missing, an acknowledgement of what there is is asked for
+    why: ShortText = ""
+
+
 class OrderAck(Message, frozen=True, tag="order_ack"):
     """The order reached the agent and is being carried out (or not, and why)."""
 
@@ -107,7 +121,7 @@ class OrderAck(Message, frozen=True, tag="order_ack"):
     message: ShortText = ""
 
 
-AgentMessage = Hello | Acquire | Renew | Reports | OrderAck
+AgentMessage = Hello | Acquire | Renew | Reports | Skip | OrderAck
 
 
 # -- commander to agent ------------------------------------------------------------------------------------------

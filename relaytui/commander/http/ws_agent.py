@@ -32,12 +32,14 @@ from relaytui.wire.messages import (
     Refused,
     Renew,
     Renewed,
+    Skip,
     Welcome,
 )
 from relaytui.wire.status import Stream
 from relaytui.wire.text import clean
 
 log = logging.getLogger(__name__)
+StateAnswer = Applied | Missing | Refuse | None
 
 HEARTBEAT = 10.0
 HELLO_WITHIN = 5.0
@@ -138,6 +140,8 @@ class AgentSession:
                 self._state(message, len(data))
         elif type(message) is Acquire:
             await self._acquire(message)
+        elif type(message) is Skip:
+            await self._skip(message, len(data))
         elif type(message) is OrderAck:
             await self._core.orders.acknowledge(
                 message.order_id, self._incarnation, message.accepted, clean(message.message, 1_024)
@@ -193,9 +197,15 @@ class AgentSession:
         self._core.leases.renew(message.run_id, message.epoch, message.token, done)
 
     def _state(self, message: Frame, size: int) -> None:
+        self._core.reports.submit(
+            message.run_id, message.epoch, message.token, message.first_seq, message.reports,
+            self._state_taken(message, size),
+        )  # fmt: skip
+
+    def _state_taken(self, message: Frame | Skip, size: int) -> Callable[[StateAnswer, BaseException | None], None]:
         self._in_flight += size
 
-        def done(answer: Applied | Missing | Refuse | None, error: BaseException | None) -> None:
+        def done(answer: StateAnswer, error: BaseException | None) -> None:
             self._landed(size)
             if isinstance(answer, Applied):
                 self._outbox.ack(message.run_id, message.epoch, message.stream, answer.seq)
@@ -206,20 +216,33 @@ class AgentSession:
             else:
                 self._failed(error)
 
-        self._core.reports.submit(
-            message.run_id, message.epoch, message.token, message.first_seq, message.reports, done
-        )
+        return done
 
     async def _telemetry(self, message: Frame, data: bytes) -> None:
+        stream = await self._stream(message)
+        if stream is None:
+            return
+        acked = self._telemetry_taken(message, len(data))
+        missing = self._core.telemetry.ingest(
+            stream, message.first_seq, message.reports, message.raw, is_tidy(message.raw), acked
+        )
+        if missing is not None:
+            self._landed(len(data))
+            self._gap(message, missing)
+
+    async def _stream(self, message: Frame | Skip) -> TelemetryStream | None:
+        """The attempt's stream; None where it was refused."""
         key = (message.run_id, message.epoch)
         opened = self._streams.get(key)
         if opened is None or opened[0] != message.token:
             stream = await self._core.telemetry.open(message.run_id, message.epoch, message.token)
             if isinstance(stream, Refuse):
                 self._refuse(message.run_id, message.epoch, stream, stream=message.stream)
-                return
+                return None
             opened = self._streams[key] = (message.token, stream)
-        size = len(data)
+        return opened[1]
+
+    def _telemetry_taken(self, message: Frame | Skip, size: int) -> Callable[[int, BaseException | None], None]:
         self._in_flight += size
 
         def acked(seq: int, error: BaseException | None) -> None:
@@ -229,12 +252,23 @@ class AgentSession:
             else:
                 self._failed(error)
 
-        missing = self._core.telemetry.ingest(
-            opened[1], message.first_seq, message.reports, message.raw, is_tidy(message.raw), acked
-        )
-        if missing is not None:
+        return acked
+
+    async def _skip(self, message: Skip, size: int) -> None:
+        run_id, epoch, first, last = message.run_id, message.epoch, message.first_seq, message.last_seq
+        if message.stream is Stream.STATE:
+            taken = self._state_taken(message, size)
+            self._core.reports.skip(run_id, epoch, message.token, first, last, message.why, taken)
+            return
+        stream = await self._stream(message)
+        if stream is None:
+            return
+        skipped = self._core.telemetry.skip(stream, first, last, self._telemetry_taken(message, size))
+        if isinstance(skipped, Missing):
             self._landed(size)
-            self._gap(message, missing)
+            self._gap(message, skipped)
+        elif skipped:
+            self._core.reports.lost(run_id, epoch, skipped, message.why)
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -243,7 +277,7 @@ class AgentSession:
         if self._in_flight <= IN_FLIGHT_BYTES // 2:
             self._room.set()
 
-    def _gap(self, message: Frame, missing: Missing) -> None:
+    def _gap(self, message: Frame | Skip, missing: Missing) -> None:
         self._outbox.send(
             Refused(
                 run_id=message.run_id, epoch=message.epoch, code="gap", stream=message.stream,

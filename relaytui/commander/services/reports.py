@@ -76,6 +76,43 @@ class StateReports:
             attempts.set_last_seq(tx, run_id, epoch, last)
         return Applied(max(last, applied))
 
+    def skip(self, run_id: str, epoch: int, token: str, first_seq: int, last_seq: int, why: str, done: Done) -> None:
+        """State reports up to `last_seq` will not come. `done(Applied | Missing | Refuse)` after the commit."""
+        hashed = token_hash(token)
+
+        def apply(tx: Tx) -> Applied | Missing | Refuse:
+            attempt = attempts.get(tx, run_id, epoch)
+            if attempt is None:
+                return Refuse("unknown", "no such lease here")
+            if not hmac.compare_digest(attempt.token_hash, hashed):
+                return Refuse("not_holder", "this token does not hold the lease")
+            applied = attempts.last_seq(tx, run_id, epoch)
+            if first_seq > applied + 1:
+                return Missing(applied + 1)
+            if last_seq > applied:
+                self._count_lost(tx, attempt, "state", last_seq - applied, why)
+                attempts.set_last_seq(tx, run_id, epoch, last_seq)
+            return Applied(max(last_seq, applied))
+
+        self._writer.submit(apply, done)
+
+    def lost(self, run_id: str, epoch: int, count: int, why: str) -> None:
+        """Telemetry reports that will not come: said in an event."""
+
+        def apply(tx: Tx) -> None:
+            attempt = attempts.get(tx, run_id, epoch)
+            if attempt is not None:
+                self._count_lost(tx, attempt, "telemetry", count, why)
+
+        self._writer.submit(apply, lambda _, error: None)
+
+    def _count_lost(self, tx: Tx, attempt: Attempt, stream: str, count: int, why: str) -> None:
+        message = f"up to {count} {stream} reports are lost" + (f": {clean(why, 200)}" if why else "")
+        history.add_event(
+            tx, self._clock.wall(), "run.reports_lost", attempt.worker, message, attempt.run_id, attempt.epoch,
+            {"stream": stream, "count": str(count)},
+        )  # fmt: skip
+
     def apply_in(self, tx: Tx, attempt: Attempt, report: StateReport) -> None:
         """One report of the attempt: to the run where the attempt holds it, to the history where it does not."""
         run = runs.get(tx, attempt.run_id)

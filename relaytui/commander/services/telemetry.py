@@ -121,17 +121,33 @@ class Telemetry:
         if last_seq > stream.published:
             stream.published = last_seq
             self._show(last, reports)
-        frame = store.Frame(first_seq, last_seq, first_line, last_line, at, data)
+        self._add(stream, store.Frame(first_seq, last_seq, first_line, last_line, at, data), acked)
+        return None
 
+    def skip(self, stream: Stream, first_seq: int, last_seq: int, acked: Acked) -> Missing | int:
+        """Reports up to `last_seq` will not come. How many that are; none may only ask how far the stream is."""
+        if first_seq > stream.received + 1:
+            return Missing(stream.received + 1)
+        count = max(0, last_seq - stream.received)
+        if count:
+            at = self._clock.wall()
+            first_seq = stream.received + 1
+            stream.last = replace(stream.last, last_seq=last_seq)
+            stream.received = stream.published = last_seq
+            self._add(stream, store.Frame(first_seq, last_seq, 0, 0, at, b"[]"), acked)
+        else:
+            self._telemetry.submit(lambda tx: None, lambda _, error: acked(stream.committed, error))
+        return count
+
+    def _add(self, stream: Stream, frame: store.Frame, acked: Acked) -> None:
         def done(_: None, error: BaseException | None) -> None:
             if error is None:
-                stream.committed = last_seq
+                stream.committed = frame.last_seq
             else:
                 stream.broken = True
             acked(stream.committed, error)
 
-        self._telemetry.submit_to(store.add_frames, (stream.id, frame, last), done)
-        return None
+        self._telemetry.submit_to(store.add_frames, (stream.id, frame, stream.last), done)
 
     def _show(self, last: store.Last, reports: Sequence[AnyReport]) -> None:
         run_id, epoch = last.run_id, last.epoch
