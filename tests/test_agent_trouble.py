@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -70,6 +71,39 @@ def test_a_second_signal_does_not_wait(rig: Rig) -> None:
     agent.heard("SIGINT: stopping")
     agent.process.send_signal(signal.SIGINT)
     assert agent.wait(10) == 137
+
+
+HUGE = 1 << 40  # bytes, none of them written
+
+
+def test_nobody_waits_for_a_hash_that_nobody_wants(rig: Rig) -> None:
+    """The second signal ends the publishing; the checkpoint waits for the next attempt."""
+    save = f"d=$RELAY_CKPT_STAGING_ROOT/step_7; mkdir $d; truncate -s {HUGE} $d/w; touch $d/COMPLETE"
+    agent = rig.agent(f"echo step 6/99 loss 1; {save}; echo step 7/99 loss 1; exec sleep 100")
+    eventually(lambda: rig.run()["step"] == 7, "it has saved")
+    agent.process.send_signal(signal.SIGTERM)
+    agent.heard("SIGTERM: stopping")
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait(10) == 143, agent.says()
+    assert rig.checkpoints() == []
+    assert (rig.folder / "ckpt" / ".staging" / "e00000001" / "step_7" / "w").exists()
+    assert "checkpoint.left" in [event["event"] for event in rig.events()]
+
+
+def test_stopped_while_it_reads_what_to_resume_from_it_goes_at_once(rig: Rig) -> None:
+    assert rig.agent(mock("--steps", 5)).wait() == 0
+    folder = rig.folder / "ckpt" / "step_00000005"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][0]["size"] = HUGE
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    os.truncate(folder / manifest["files"][0]["path"], HUGE)
+    rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="more steps")
+    agent = rig.agent(mock("--steps", 9), worker="pod-b")
+    agent.heard("lease granted")
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait(10) == 143, agent.says()
+    assert folder.exists()
+    assert rig.run()["attempts"][-1]["outcome"] == "preempted"
 
 
 @pytest.mark.parametrize("kind", ["torn", "truncated", "empty", "symlink", "fifo"])
@@ -473,7 +507,7 @@ def megatron(step: int, loss: str = "lm loss: 6.12E+00 | ", norm: str = "2.134")
 def factory(step: int) -> str:
     return (
         f'{{"current_steps": {step}, "total_steps": 300, "loss": 1.2345, "lr": 4.9e-05, "epoch": 0.1,'
-        ' "percentage": 3.33, "elapsed_time": "0:00:35", "remaining_time": "0:16:55", "throughput": 812.3, "total_tokens": 28416}'
+        ' "percentage": 3.33, "elapsed_time": "0:00:35", "throughput": 812.3, "total_tokens": 28416}'
     )
 
 

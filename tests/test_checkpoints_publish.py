@@ -16,6 +16,7 @@ from relay_agent.checkpoints.manifest import MANIFEST, read, verify
 from relay_agent.checkpoints.publish import Fenced, Torn, Unsettled, publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
+from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.volume import RunFolder
 
 
@@ -222,6 +223,31 @@ def test_fenced_between_seal_and_rename(run: RunFolder) -> None:
         publish(run, staged, 1, lambda: next(said))
     assert names(run) == []
     assert publish(run, staged, 1, mine).name == "step_00000010", "with the lease back it can be tried again"
+
+
+def test_cancelled_anywhere_it_leaves_the_line_and_what_was_staged(run: RunFolder) -> None:
+    put(run, 1, 10)
+    staged = stage(run, 1, 20)
+    (staged.path / "shard" / "0.bin").write_bytes(bytes(3 << 20))
+    looks = 0
+    while True:
+        left = looks
+
+        def check() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Cancelled
+
+        try:
+            publish(run, staged, 1, mine, check=check)
+            break
+        except Cancelled:
+            looks += 1
+            assert names(run) == ["step_00000010"]
+            assert (staged.path / "COMPLETE").exists()
+    assert looks == 4
+    assert whole_names(run) == ["step_00000010", "step_00000020"]
 
 
 def test_what_can_be_no_checkpoint_is_torn(run: RunFolder, tmp_path: Path) -> None:

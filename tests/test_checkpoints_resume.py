@@ -218,7 +218,7 @@ def test_a_volume_in_trouble_is_no_cold_start(run: RunFolder, monkeypatch: pytes
     put(run, 1, 10)
     newest = put(run, 1, 20)
 
-    def troubled(path: Path, run_id: str | None = None) -> object:
+    def troubled(path: Path, run_id: str | None = None, check: object = None) -> object:
         if path == newest.path or not one_is_fine:
             raise Unreadable("it cannot be read: Stale file handle")
         return verify(path, run_id)

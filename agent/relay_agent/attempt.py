@@ -14,6 +14,7 @@ from relay_agent.acquire import Grant
 from relay_agent.checkpoints.publish import Fenced, Published
 from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
 from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
 from relay_agent.follow import Follower
 from relay_agent.journal import Journal
@@ -111,7 +112,10 @@ class Attempt:
             await self.journal.close()
 
     async def _train(self) -> Verdict:
-        resume = await asyncio.to_thread(choose, self._folder, self._passed_over)
+        try:
+            resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=self._stop.unless_asked)
+        except Cancelled:
+            return Verdict.before_start(self._stop, 0)
         resume = self._resumes(resume, await asyncio.to_thread(remains, self._folder))
         claimed = Claim(
             self.epoch,
@@ -122,10 +126,7 @@ class Attempt:
             self._clock.wall(),
         )
         await asyncio.to_thread(claim, self._folder, claimed)
-        try:
-            resume = await self._salvaged(resume)
-        except Fenced:
-            self._fenced()
+        resume = await self._salvaged(resume)
         if self._stop.asked.is_set():
             return Verdict.before_start(self._stop, resume.step if resume else 0)
 
@@ -205,17 +206,23 @@ class Attempt:
             accept=not self._anew,
             mode=self._settings.mode,
             trainer=self._launch.name,
+            check=self._stop.unless_asked,
         )
-        found = await asyncio.to_thread(salvage.work)
-        for told in found.told:
+        try:
+            await asyncio.to_thread(salvage.work)
+        except Fenced:
+            self._fenced()
+        except Cancelled:
+            pass  # what is not published yet stays where it is
+        for told in salvage.told:
             self.event(told.kind, told.message, {"name": told.name} if told.name else None)
             say(told.message)
-        for done in found.published:
+        for done in salvage.published:
             self.published(done)
             before = resume.last_healthy if resume else None
-            well = done.name if found.healthy else before
-            resume = Resume(done.path, done.name, done.step, self.epoch, healthy=found.healthy, last_healthy=well)
-        for name in found.pruned:
+            well = done.name if salvage.healthy else before
+            resume = Resume(done.path, done.name, done.step, self.epoch, healthy=salvage.healthy, last_healthy=well)
+        for name in salvage.pruned:
             self.pruned(name)
         if resume is None:
             words = f"no checkpoint to resume from: starting from the beginning{self._anew}"
@@ -245,7 +252,7 @@ class Attempt:
         return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
 
     def _has(self, name: str) -> bool:
-        """Whole, for all that was found."""
+        """Whole, for all that was salvage."""
         return name not in self._bad and (self._folder.ckpt / name / "manifest.json").is_file()
 
     async def _start(self, trainer: Supervised, resume: Resume | None) -> None:
@@ -445,6 +452,7 @@ class Attempt:
             safe=lambda: self.lease.safe(self._clock.boot()),
             on_fenced=self._fenced,
             healthy=follower.health.healthy,
+            check=self._stop.unless_hurried,
         )
         if resume is not None:
             publisher.protect.add(resume.name)

@@ -16,7 +16,7 @@ from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.staging import STEP, Staged, StagingWatch
-from relay_agent.checkpoints.tree import Torn, Unreadable, Unsettled
+from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.process import say
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
@@ -36,7 +36,7 @@ class Recorder(Protocol):
 
 class Publisher:
     """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it,
-    `healthy` whether the loss was finite at a step."""
+    `healthy` whether the loss was finite at a step. `check` raises Cancelled once nothing is waited for."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Publisher:
         safe: Callable[[], bool],
         on_fenced: Callable[[], None],
         healthy: Callable[[int], bool] = lambda step: True,
+        check: Check = never,
     ) -> None:
         self._folder = folder
         self._epoch = epoch
@@ -65,6 +66,7 @@ class Publisher:
         self._safe = safe
         self._on_fenced = on_fenced
         self._healthy = healthy
+        self._check = check
         self._watch = StagingWatch(folder.staging(epoch), settle, clock)
         self._done = asyncio.Event()
         self._wait_until = 0.0
@@ -218,7 +220,12 @@ class Publisher:
                 mode=self._mode,
                 trainer=self._trainer,
                 healthy=self._healthy(staged.step),
+                check=self._check,
             )
+        except Cancelled:
+            words = f"{staged.path.name} stays in the staging folder: the next attempt publishes it"
+            self._recorder.event("checkpoint.left", words, {"name": staged.path.name})
+            self._done.set()
         except Fenced:
             self._on_fenced()
         except Unsettled:

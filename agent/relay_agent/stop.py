@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from enum import IntEnum
 
+from relay_agent.checkpoints.tree import Cancelled
+
 
 class Why(IntEnum):
     """The higher one counts where there are several."""
@@ -44,6 +46,16 @@ class Stop:
         self._listener = listener
         if self.asked.is_set():
             listener(False)
+
+    def unless_asked(self) -> None:
+        """For work before the trainer starts, in any thread: Cancelled once asked."""
+        if self.asked.is_set():
+            raise Cancelled
+
+    def unless_hurried(self) -> None:
+        """For what is seen to on the way out, in any thread: Cancelled once nothing is waited for, or all is lost."""
+        if self.hurried.is_set() or self.lost:
+            raise Cancelled
 
     @property
     def lost(self) -> bool:

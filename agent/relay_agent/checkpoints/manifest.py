@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from relay_agent.checkpoints.disk import folder, read_file
-from relay_agent.checkpoints.tree import Torn, Tree, hash_files, torn_by, walk
+from relay_agent.checkpoints.tree import Check, Torn, Tree, hash_files, never, torn_by, walk
 from relaytui.wire.ids import Count, Epoch, Id, Seq, step_name
 
 __all__ = ["MANIFEST", "VERSION", "FileEntry", "Manifest", "Sealed", "Torn", "read", "sizes_match", "verify"]
@@ -127,7 +127,7 @@ def sizes_match(sealed: Sealed) -> bool:
     return True
 
 
-def verify(path: Path, run_id: str | None = None) -> Manifest:
+def verify(path: Path, run_id: str | None = None, check: Check = never) -> Manifest:
     """The manifest of a whole checkpoint, every byte of which was read; Torn with the reason otherwise.
 
     Unreadable, a kind of Torn, where the volume failed. `run_id`: the run it must belong to, if given. Nothing is
@@ -138,7 +138,7 @@ def verify(path: Path, run_id: str | None = None) -> Manifest:
             manifest = _read(root, path, run_id).manifest
             tree = walk(root, ignore=(MANIFEST,))
             _compare(manifest, tree)
-            hashes = hash_files(root, tree.files)
+            hashes = hash_files(root, tree.files, check=check)
     except OSError as error:
         raise torn_by(error) from None
     for file in manifest.files:

@@ -33,7 +33,7 @@ from relay_agent.checkpoints.manifest import (
     verify,
 )
 from relay_agent.checkpoints.staging import MARKER, OURS, Staged
-from relay_agent.checkpoints.tree import Tree, Unsettled, hash_files, walk
+from relay_agent.checkpoints.tree import Check, Tree, Unsettled, hash_files, never, walk
 from relay_agent.volume import RunFolder, highest_claim
 
 
@@ -64,19 +64,21 @@ def publish(
     saved_by: int | None = None,
     healthy: bool = True,
     wall: Callable[[], float] = time.time,
+    check: Check = never,
     disk: Disk = SYSTEM,
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
     trainer saved it, where that is another one. `healthy`: False where its loss was nan or inf then.
 
-    Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. OSError: the volume
-    refused; after a failed flush what is staged must not be trusted again. Each leaves the line as it was.
+    Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. Cancelled by
+    `check`. OSError: the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the
+    line as it was.
     """
     with folder(staged.path) as root:
         _refuse_foreign_manifest(root)
-        _unshare(disk, root)
+        _unshare(disk, root, check)
         tree = walk(root, ignore=OURS)
-        hashes = hash_files(root, tree.files, disk.fsync)
+        hashes = hash_files(root, tree.files, disk.fsync, check)
         files = [FileEntry(found.path, found.size, hashes[found.path]) for found in tree.files]
         if not any(file.size for file in files):
             raise Torn("it holds no data")
@@ -85,7 +87,7 @@ def publish(
         line = survey(run, epoch)
         if not still_mine():
             raise Fenced
-        sealed = _same_as_newest(run, line, staged.step, files)
+        sealed = _same_as_newest(run, line, staged.step, files, check)
         fresh = sealed is None
         if sealed is not None:
             throw_away(run, staged.path, disk)
@@ -164,16 +166,16 @@ def _refuse_foreign_manifest(root: int) -> None:
         raise Torn(f"the trainer saved a {MANIFEST} of its own; that name is taken for the manifest") from None
 
 
-def _unshare(disk: Disk, root: int) -> None:
+def _unshare(disk: Disk, root: int, check: Check) -> None:
     """A file with a second name could be written through it after it was sealed: give the checkpoint its own bytes."""
     for found in walk(root, ignore=OURS).files:
         if found.links > 1:
             *parents, name = found.path.split("/")
             with folder("/".join(parents) or ".", dir_fd=root) as parent:
-                _copy_in_place(disk, parent, name)
+                _copy_in_place(disk, parent, name, check)
 
 
-def _copy_in_place(disk: Disk, parent: int, name: str) -> None:
+def _copy_in_place(disk: Disk, parent: int, name: str, check: Check) -> None:
     temporary = f".{name[:200]}.{os.getpid()}.tmp"
     with suppress(FileNotFoundError):
         disk.unlink(temporary, dir_fd=parent)
@@ -182,6 +184,7 @@ def _copy_in_place(disk: Disk, parent: int, name: str) -> None:
         target = disk.create(temporary, dir_fd=parent)
         try:
             while chunk := reader.read(1 << 20):
+                check()
                 disk.write(target, chunk)
         finally:
             os.close(target)
@@ -193,14 +196,14 @@ def _unchanged(root: int, tree: Tree) -> None:
         raise Unsettled("it changed while it was published: somebody still writes to it")
 
 
-def _same_as_newest(run: RunFolder, line: Line, step: int, files: list[FileEntry]) -> Sealed | None:
+def _same_as_newest(run: RunFolder, line: Line, step: int, files: list[FileEntry], check: Check) -> Sealed | None:
     """The newest one of the line, if it is whole and holds the same. An older one would not do: after a rollback the
     newest must be what was saved last."""
     newest = line.line[0] if line.line else None
     if newest is None or newest.manifest.step != step or newest.manifest.files != files:
         return None
     try:
-        verify(newest.path, run.run_id)
+        verify(newest.path, run.run_id, check)
     except Torn:
         return None
     return newest

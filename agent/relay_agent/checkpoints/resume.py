@@ -14,7 +14,7 @@ from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.disk import SYSTEM, Disk, names
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import NAME, Torn, verify
-from relay_agent.checkpoints.tree import Unreadable
+from relay_agent.checkpoints.tree import Check, Unreadable, never
 from relay_agent.volume import RunFolder
 
 
@@ -34,7 +34,9 @@ def _silent(name: str, reason: str) -> None:
     pass
 
 
-def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: Disk = SYSTEM) -> Resume | None:
+def choose(
+    run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: Disk = SYSTEM, check: Check = never
+) -> Resume | None:
     """The newest whole checkpoint of the line, every byte of it read; None where no whole one is left. Blocking.
 
     For the holder of the lease only, before it claims its epoch with the answer as base: torn ones that stand in the
@@ -61,7 +63,7 @@ def choose(run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: D
     for on_line, candidates in ((True, order.line), (False, order.orphans)):
         for sealed in candidates:
             try:
-                manifest = verify(sealed.path, run.run_id)
+                manifest = verify(sealed.path, run.run_id, check)
             except Torn as torn:
                 pass_over(sealed.name, torn)
                 continue

@@ -26,7 +26,7 @@ from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
-from relay_agent.checkpoints.tree import Torn, Unreadable, Unsettled
+from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
 from relay_agent.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
 
@@ -79,6 +79,7 @@ class Salvage:
         mode: str = "",
         trainer: str = "",
         ended: Callable[[RunFolder, int], int] = recorded_end,
+        check: Check = never,
         disk: Disk = SYSTEM,
     ) -> None:
         self._run = run
@@ -89,6 +90,7 @@ class Salvage:
         self._mode = mode
         self._trainer = trainer
         self._ended = ended
+        self._check = check
         self._disk = disk
         self.published: list[Published] = []
         """Oldest first."""
@@ -98,8 +100,9 @@ class Salvage:
         self.told: list[Told] = []
 
     def work(self) -> Salvage:
-        """Blocking: it reads every byte that it publishes. Fenced where `still_mine` said no; OSError where the volume
-        cannot even be listed."""
+        """Blocking: it reads every byte that it publishes. Fenced where `still_mine` said no, Cancelled by `check`;
+        OSError where the volume cannot even be listed. What was done until then is told all the same.
+        """
         left = list(self._look())
         line = survey(self._run, self._epoch)
         makers = {sealed.manifest.maker for sealed in line.line + line.orphans} | {
@@ -180,6 +183,7 @@ class Salvage:
             trainer=self._trainer,
             saved_by=saved_by,
             healthy=self.healthy,
+            check=self._check,
             disk=self._disk,
         )
 

@@ -34,6 +34,18 @@ class Unreadable(Torn):
     """The volume failed to give its bytes: it may be whole."""
 
 
+class Cancelled(Exception):  # noqa: N818 - it says what happened
+    """Who asked for it does not want to wait any more. Nothing has changed."""
+
+
+Check = Callable[[], None]
+"""Asked before every chunk that is read; raises Cancelled."""
+
+
+def never() -> None:
+    """Nobody cancels."""
+
+
 _SHAPE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG))
 
 
@@ -105,7 +117,9 @@ def _kind(mode: int) -> str:
     return "a device"
 
 
-def hash_files(root: int, files: Iterable[Found], sync: Callable[[int], None] | None = None) -> dict[str, str]:
+def hash_files(
+    root: int, files: Iterable[Found], sync: Callable[[int], None] | None = None, check: Check = never
+) -> dict[str, str]:
     """SHA-256 (hex) of each file by path, several at once; `sync` gets each descriptor after its last byte.
 
     Unsettled where a file has not the size it was found with.
@@ -117,6 +131,7 @@ def hash_files(root: int, files: Iterable[Found], sync: Callable[[int], None] | 
         buffer = memoryview(bytearray(min(_CHUNK, max(1, found.size))))
         with os.fdopen(open_file(root, found.path), "rb", buffering=0) as file:
             while count := file.readinto(buffer):
+                check()
                 digest.update(buffer[:count])
                 size += count
             if sync is not None:
