@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from relay_agent import trainer
 from relay_agent.config import KEYS, load
-from relay_agent.trainer import find_launch, pod_environment, trainer_environment
+from relay_agent.trainer import Launch, find_launch, pod_environment, refuse_too_large, trainer_environment
 from relay_agent.volume import RunFolder
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import RunConfig
@@ -240,3 +241,39 @@ def test_a_command_longer_than_the_system_takes_is_named() -> None:
         find_launch(settings)
     assert error.value.exit_code == 2
     assert len(str(error.value)) < 300
+
+
+SHELL = Launch(("bash", "-c", "true"), "SLIME_SFT_CMD")
+
+
+def test_a_variable_that_is_too_long_is_named_and_not_shown() -> None:
+    with pytest.raises(RelayError, match="the variable HF_TOKEN is 200009 bytes long") as error:
+        refuse_too_large(SHELL, {"PATH": "/bin", "HF_TOKEN": "secret-" * 28_571 + "abc"})
+    assert error.value.exit_code == 2
+    assert "secret" not in str(error.value)
+
+
+def test_an_environment_that_is_too_large_says_what_fills_it() -> None:
+    sizes = {f"V{number}": "x" * (130_000 - number) for number in range(60)}
+    with pytest.raises(
+        RelayError, match=r"60 environment variables .* the largest are V0 \(1300\d\d bytes\), V1 "
+    ) as error:
+        refuse_too_large(SHELL, sizes)
+    assert error.value.exit_code == 2
+    assert len(str(error.value)) < 400
+
+
+def test_what_is_not_called_too_large_starts() -> None:
+    """The largest environment that passes is one that the system takes."""
+    few, many = 0, 60
+    while many - few > 1:
+        number = (few + many) // 2
+        env = {"PATH": os.defpath} | {f"V{each}": "x" * 100_000 for each in range(number)}
+        try:
+            refuse_too_large(SHELL, env)
+        except RelayError:
+            many = number
+        else:
+            few = number
+            assert subprocess.run(SHELL.argv, env=env, check=True).returncode == 0
+    assert few > 10

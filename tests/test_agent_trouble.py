@@ -411,6 +411,14 @@ def test_bad_surroundings_are_one_line_each(rig: Rig, tmp_path: Path) -> None:
             assert name in line or "volume" in line
 
 
+def test_an_environment_that_no_trainer_can_be_started_with_is_named(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(f"HF_TOKEN: {'x' * 200_000}\n")
+    agent = rig.agent(mock(), RELAY_RUN_CONFIG=str(tmp_path / "run.yaml"))
+    assert agent.wait() == 2, agent.says()
+    assert "HF_TOKEN is 200009 bytes long" in agent.says().splitlines()[-1]
+    assert rig.run()["status"] == "queued", "another pod may be set up better"
+
+
 def test_help_and_version_are_quick_and_load_nothing_heavy() -> None:
     code = (
         "import sys; from relay_agent.cli import start; start(args=[sys.argv[1]]);"

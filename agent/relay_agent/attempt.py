@@ -27,7 +27,7 @@ from relay_agent.publisher import Publisher
 from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
-from relay_agent.trainer import Launch, trainer_environment
+from relay_agent.trainer import Launch, refuse_too_large, trainer_environment
 from relay_agent.verdict import Verdict, judge, never_started, volume_failed
 from relay_agent.volume import Claim, RunFolder, claim, highest_claim
 from relaytui.wire import reports
@@ -262,6 +262,7 @@ class Attempt:
             )
         path = resume.path if resume else None
         env = trainer_environment(os.environ, self._settings, self._config, self._folder, self.epoch, path)
+        refuse_too_large(self._launch, env)
         pid = await trainer.start(self._launch.argv, env, self._guard, self._settings.stop_grace)
         step, name = (resume.step, resume.name) if resume else (0, None)
         self.report(reports.Started(self._clock.wall(), step, name, pid))

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from relay_agent.config import Settings, load
-from relay_agent.trainer import exec_trouble, find_launch
+from relay_agent.trainer import exec_trouble, find_launch, pod_environment, refuse_too_large
 from relay_agent.volume import probe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
@@ -79,6 +79,7 @@ def print_checks(checks: list[Check], as_json: bool) -> int:
 def _launcher(settings: Settings) -> Check:
     try:
         launch = find_launch(settings)
+        refuse_too_large(launch, pod_environment(os.environ) | {"HF_TOKEN": settings.hf_token})
     except RelayError as error:
         return _fail("launcher", error)
     if trouble := exec_trouble(launch, os.environ):

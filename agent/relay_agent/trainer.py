@@ -23,7 +23,11 @@ _WITHHELD = re.compile(
 )
 
 MAX_COMMAND = (128 << 10) - 1
-"""Bytes of one argument that Linux takes."""
+"""Bytes of one argument, or of one variable with its name, that Linux takes."""
+MAX_TOTAL = 6 << 20
+"""Bytes of all of them together, at most, however large the stack may grow."""
+ROOM = 8 << 10
+"""Of these, for what the guardian is told."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,33 @@ def find_launch(settings: Settings) -> Launch:
         f"install the relay-tui package anew, or set SLIME_{settings.mode.upper()}_CMD to a command of your own",
         exit_code=Exit.USAGE,
     )
+
+
+def refuse_too_large(launch: Launch, env: Mapping[str, str]) -> None:
+    """RelayError (exit 2) that names what is too large, where the system would only say that something is."""
+    sizes = {name: len(os.fsencode(name)) + 1 + len(os.fsencode(value)) for name, value in env.items()}
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:3]
+    if largest and sys.platform.startswith("linux") and sizes[largest[0]] > MAX_COMMAND:
+        raise RelayError(
+            "variable_too_long",
+            f"the trainer cannot be started: the variable {largest[0][:200]} is {sizes[largest[0]]} bytes long,"
+            f" and the system takes {MAX_COMMAND}",
+            "put its value into a file, and name the file",
+            exit_code=Exit.USAGE,
+        )
+    pointer = 8
+    total = sum(len(os.fsencode(text)) + 1 + pointer for text in launch.argv) + ROOM
+    total += sum(size + 1 + pointer for size in sizes.values())
+    allowed = min(MAX_TOTAL, os.sysconf("SC_ARG_MAX"))
+    if total > allowed > 0:
+        named = ", ".join(f"{name[:200]} ({sizes[name]} bytes)" for name in largest)
+        raise RelayError(
+            "environment_too_large",
+            f"the trainer cannot be started: {len(sizes)} environment variables and the command are {total} bytes"
+            f" together, and the system takes {allowed}; the largest are {named}",
+            "unset what the trainer does not need, or put it into files",
+            exit_code=Exit.USAGE,
+        )
 
 
 def exec_trouble(launch: Launch, environ: Mapping[str, str]) -> str:
