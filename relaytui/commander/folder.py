@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours, refuse_network
-from relaytui.commander.store.durable import stamp, sync_folder
+from relaytui.commander.store.durable import set_aside, sync_folder
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import RelayError
 from relaytui.wire.files import must_be_plain, state_error
@@ -94,8 +94,7 @@ class StateFolder:
         try:
             whole = read_key(self.path) is not None
         except RelayError:
-            aside = path.with_name(f"{path.name}.damaged-{stamp()}")
-            path.rename(aside)
+            set_aside(path, "damaged")
             whole = False
         if whole:
             raise state_error(

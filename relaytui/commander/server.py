@@ -23,9 +23,10 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import history
 from relaytui.commander.store.changes import Change
-from relaytui.commander.store.database import RELAY, TELEMETRY, open_database
+from relaytui.commander.store.database import RELAY, TELEMETRY
+from relaytui.commander.store.opening import open_databases
 from relaytui.commander.store.reader import Reader
-from relaytui.commander.store.writer import Writer
+from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.state import Address
@@ -48,6 +49,8 @@ class Commander:
         self._core: Core | None = None
         self._stack = AsyncExitStack()
         self._stopping = False
+        self._notes: list[tuple[str, str]] = []
+        """(kind, message) of what the start found, for the history."""
 
     @property
     def core(self) -> Core:
@@ -94,10 +97,12 @@ class Commander:
             core.committed(changes)
 
         relay_path, telemetry_path = folder.path / RELAY.file, folder.path / TELEMETRY.file
-        relay = Writer(await asyncio.to_thread(open_database, relay_path, RELAY), RELAY.name, committed)
+        opened = await asyncio.to_thread(open_databases, folder.path)
+        relay = Writer(opened.relay, RELAY.name, committed)
         stack.push_async_callback(relay.close)
-        telemetry = Writer(await asyncio.to_thread(open_database, telemetry_path, TELEMETRY), TELEMETRY.name)
+        telemetry = Writer(opened.telemetry, TELEMETRY.name)
         stack.push_async_callback(telemetry.close)
+        self._notes += opened.notes
         reader = await Reader.open(relay_path, telemetry_path)
         stack.push_async_callback(reader.close)
         core = Core(self.settings, self.clock, relay, telemetry, reader, folder.key)
@@ -117,8 +122,10 @@ class Commander:
         sweeper = asyncio.create_task(self._sweep(core))
         stack.push_async_callback(_cancelled, sweeper)
 
-        def started(tx: object) -> None:
-            history.add_event(tx, self.clock.wall(), "commander.started", endings.COMMANDER, f"relay {__version__}")  # type: ignore[arg-type]
+        def started(tx: Tx) -> None:
+            for kind, message in self._notes:
+                history.add_event(tx, self.clock.wall(), kind, endings.COMMANDER, message)
+            history.add_event(tx, self.clock.wall(), "commander.started", endings.COMMANDER, f"relay {__version__}")
 
         await core.relay.run(started)
 

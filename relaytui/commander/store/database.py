@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from relaytui.wire.errors import Exit, RelayError
+from relaytui.commander.store.errors import damaged, of_sqlite, unusable
+from relaytui.commander.store.verify import check_pages, check_rows, check_tables
 from relaytui.wire.files import first_bytes
 
 APPLICATION_ID = 0x52656C61  # "Rela"
+MAGIC = b"SQLite format 3\0"
+SIDE_FILES = ("", "-wal", "-shm", "-journal")
 OLDEST_SQLITE = (3, 35, 0)
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs"})
 _NETWORK_FUSE = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.mount-s3", "fuse.mountpoint-s3")
@@ -23,7 +26,7 @@ class Schema:
 
     name: str
     wal_limit: int
-    checked: bool  # small enough to be checked whole at every start
+    checked: bool  # whole at every start, whatever its size
 
     @property
     def file(self) -> str:
@@ -32,7 +35,7 @@ class Schema:
     @property
     def files(self) -> tuple[str, ...]:
         """The database and what SQLite keeps beside it."""
-        return tuple(self.file + suffix for suffix in ("", "-wal", "-shm", "-journal"))
+        return tuple(self.file + suffix for suffix in SIDE_FILES)
 
     def migrations(self) -> list[str]:
         folder = resources.files("relaytui.commander.store.schema").joinpath(self.name)
@@ -49,25 +52,31 @@ def may_be_ours(path: Path) -> bool:
     header = first_bytes(path, 100)
     if not header:
         return False
-    return not header.startswith(b"SQLite format 3\0") or header[68:72] == APPLICATION_ID.to_bytes(4, "big")
-
-
-def state_error(path: Path, what: str, hint: str) -> RelayError:
-    return RelayError("state_unusable", f"{path} {what}", hint, exit_code=Exit.STATE, status=503)
+    return not header.startswith(MAGIC) or header[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
 def open_database(path: Path, schema: Schema) -> sqlite3.Connection:
-    """The writing connection, migrated; RelayError (exit STATE) naming the file and what to do."""
+    """The writing connection, checked and migrated; RelayError (exit STATE) naming the file and what to do."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise state_error(path, f"needs SQLite 3.35, this Python has {sqlite3.sqlite_version}", "use a newer Python")
+        raise unusable(path, f"needs SQLite 3.35, this Python has {sqlite3.sqlite_version}", "use a newer Python")
     refuse_network(path)
+    header = first_bytes(path, 100)
+    if header and (len(header) < 100 or not header.startswith(MAGIC)):
+        raise damaged(path, "it is no database")  # SQLite takes a file of a few bytes for a new one
     try:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
     except sqlite3.Error as error:
-        raise state_error(path, f"cannot be opened: {error}", "see its permissions and the disk") from None
+        raise unusable(path, f"cannot be opened: {error}", "see its permissions and the disk") from None
     try:
         path.chmod(0o600)
         _prepare(db, path, schema)
+    except sqlite3.Error as error:
+        db.close()
+        raise of_sqlite(path, error) from None
+    except (UnicodeDecodeError, MemoryError) as error:
+        # SQLite quotes what it stumbles over, and that may be no text at all, or claim to be without end.
+        db.close()
+        raise damaged(path, f"what it holds cannot be read ({error})") from None
     except BaseException:
         db.close()
         raise
@@ -75,55 +84,59 @@ def open_database(path: Path, schema: Schema) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
-    try:
-        application = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-        if application != APPLICATION_ID and not (empty and application == 0 and version == 0):
-            raise state_error(path, "is a database of another program", "name another state folder (--state)")
-        mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        if mode != "wal":
-            raise state_error(path, f"cannot use a write-ahead log ({mode})", "keep the state on a local disk")
-        for pragma in (
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            "busy_timeout=5000",
-            "temp_store=MEMORY",
-            "cache_size=-2048",
-            "wal_autocheckpoint=1000",
-            f"journal_size_limit={schema.wal_limit}",
-        ):
-            db.execute(f"PRAGMA {pragma}")
-        if schema.checked and not empty:
-            verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise state_error(path, f"is damaged: {verdict}", "move the state folder aside, or restore a backup")
-        _migrate(db, path, schema, version)
-    except sqlite3.DatabaseError as error:
-        hint = "move it aside (relay starts a new one) or name another state folder (--state)"
-        raise state_error(path, f"is not a usable database: {error}", hint) from None
+    version = version_of(db, path, schema)
+    mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise unusable(path, f"cannot use a write-ahead log ({mode})", "keep the state on a local disk")
+    for pragma in (
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "busy_timeout=5000",
+        "temp_store=MEMORY",
+        "cache_size=-2048",
+        "wal_autocheckpoint=1000",
+        f"journal_size_limit={schema.wal_limit}",
+    ):
+        db.execute(f"PRAGMA {pragma}")
+    if version:
+        check_pages(db, path, always=schema.checked)
+        check_tables(db, path, schema.migrations()[:version])
+    _migrate(db, path, schema, version)
+    check_rows(db, path, schema.name)
+
+
+def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
+    """Its schema's version, 0 for a new one; RelayError where it is another program's, or a newer Relay's."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+    if application != APPLICATION_ID and not (empty and application == 0 and version == 0):
+        raise unusable(path, "is a database of another program", "name another state folder (--state)")
+    known = len(schema.migrations())
+    if version > known:
+        raise unusable(
+            path, f"was written by a newer Relay (schema {version}, this one knows {known})", "upgrade relay-tui"
+        )
+    if version < 0 or (version == 0 and not empty):
+        raise damaged(path, f"its schema version is {version}")
+    return version
 
 
 def _migrate(db: sqlite3.Connection, path: Path, schema: Schema, version: int) -> None:
-    migrations = schema.migrations()
-    if version > len(migrations):
-        raise state_error(
-            path,
-            f"was written by a newer Relay (schema {version}, this one knows {len(migrations)})",
-            "upgrade relay-tui",
-        )
-    for number, script in enumerate(migrations[version:], start=version + 1):
-        db.execute("BEGIN IMMEDIATE")
+    for number, script in enumerate(schema.migrations()[version:], start=version + 1):
         try:
+            db.execute("BEGIN IMMEDIATE")
             for statement in statements(script):
                 db.execute(statement)
             db.execute(f"PRAGMA application_id={APPLICATION_ID}")
             db.execute(f"PRAGMA user_version={number}")
             db.execute("COMMIT")
-        except BaseException:
+        except sqlite3.Error as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
-            raise
+            raise unusable(
+                path, f"cannot be brought to schema {number}: {error}", "see its disk; the old version still opens it"
+            ) from None
 
 
 def statements(script: str) -> Iterator[str]:
@@ -140,7 +153,7 @@ def refuse_network(path: Path) -> None:
     """WAL needs shared memory and locks that network file systems do not give."""
     kind = file_system(path)
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
-        raise state_error(path, f"lies on a network file system ({kind})", "keep the state folder on a local disk")
+        raise unusable(path, f"lies on a network file system ({kind})", "keep the state folder on a local disk")
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:

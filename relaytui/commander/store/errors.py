@@ -1,0 +1,34 @@
+"""What a person is told of a database that cannot be used."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.text import clean
+
+DAMAGED = "state_damaged"
+_DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG}
+
+
+def unusable(path: Path, what: str, hint: str) -> RelayError:
+    return RelayError("state_unusable", f"{path} {what}", hint, exit_code=Exit.STATE, status=503)
+
+
+def damaged(path: Path, what: str) -> RelayError:
+    """Code `state_damaged`: the file itself is at fault, and not its disk, its owner or its version."""
+    hint = (
+        "put a backup in its place (`relay-tui restore FILE`; backups/ beside it has the newest), "
+        "or move it aside and start anew"
+    )
+    said = clean(" ".join(what.split()), 200)
+    return RelayError(DAMAGED, f"{path} is damaged: {said}", hint, exit_code=Exit.STATE, status=503)
+
+
+def of_sqlite(path: Path, error: sqlite3.Error) -> RelayError:
+    """`error` of opening or reading it, in one line."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _DAMAGE:
+        return damaged(path, f"it is not a usable database ({error})")
+    return unusable(path, f"is not a usable database: {error}", "see its permissions and its disk")
