@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -34,12 +36,14 @@ def serve(
 async def _serve(
     state: Path, host: str | None, port: int | None, lease_seconds: float | None, new_key: bool, as_json: bool
 ) -> None:
+    from relaytui.commander.logs import say
     from relaytui.commander.server import Commander
     from relaytui.commander.settings import CommanderSettings
 
     settings = CommanderSettings.from_env(
         os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds, new_key=new_key
     )
+    _take_descriptors()
     commander = Commander(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -53,6 +57,14 @@ async def _serve(
         if as_json:
             print_json({"url": commander.url, "pid": os.getpid(), "state": str(settings.state)})
         await stopped.wait()
-        click.echo("stopping; runs train on and report when a commander is back", err=True)
+        say("stopping; runs train on and report when a commander is back\n")
     finally:
         await commander.stop()
+
+
+def _take_descriptors() -> None:
+    """As many as this process may have: each agent and each dashboard needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 65_536)
+    with contextlib.suppress(OSError, ValueError):  # some systems have a limit beyond the limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

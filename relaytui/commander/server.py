@@ -12,12 +12,13 @@ import socket
 from contextlib import AsyncExitStack
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from relaytui import __version__
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.http.app import close_sockets, make_app
+from relaytui.commander.http.door import Door, note_loop_trouble
 from relaytui.commander.http.guard import Credentials, served_hosts
+from relaytui.commander.logs import aside
 from relaytui.commander.services import endings
 from relaytui.commander.services.core import Core
 from relaytui.commander.settings import CommanderSettings
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 CLOSE_WITHIN = 0.5
 TIDY_EVERY = 600.0
-KEEP_ALIVE = 75.0
+BACKLOG = 128
 
 
 class Commander:
@@ -66,6 +67,7 @@ class Commander:
         """RelayError where it cannot: settings (USAGE), state (STATE), address (UNAVAILABLE)."""
         self.settings.check_exposure()
         async with AsyncExitStack() as stack:
+            stack.enter_context(aside())
             folder = await asyncio.to_thread(StateFolder, self.settings.state, new_key=self.settings.new_key)
             stack.callback(folder.close)
             core = await self._open(folder, stack)
@@ -112,13 +114,16 @@ class Commander:
         self, core: Core, credentials: Credentials, listener: socket.socket, stack: AsyncExitStack
     ) -> None:
         app = make_app(core, credentials, served_hosts(self.settings, self.port))
-        runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=CLOSE_WITHIN, keepalive_timeout=75, logger=_http_log()
-        )
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, listener).start()
+        assert runner.server is not None
+        loop = asyncio.get_running_loop()
+        stack.callback(loop.set_exception_handler, loop.get_exception_handler())
+        loop.set_exception_handler(note_loop_trouble)
+        server = await loop.create_server(Door(runner.server), sock=listener, backlog=BACKLOG)
         stack.push_async_callback(close_sockets, app, CLOSE_WITHIN)
+        stack.callback(server.close)
         sweeper = asyncio.create_task(self._sweep(core))
         stack.push_async_callback(_cancelled, sweeper)
 
@@ -144,13 +149,6 @@ class Commander:
                     await core.workers.tidy()
             except Exception as error:  # noqa: BLE001 - a full disk today is no reason to sweep no more tomorrow
                 log.error("the sweep failed: %s", error)
-
-
-def _http_log() -> logging.Logger:
-    """aiohttp's own words, without a trace for every stranger whose request is no HTTP."""
-    http_log = logging.getLogger("relaytui.commander.aiohttp")
-    http_log.filters = [lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))]
-    return http_log
 
 
 def _calm_collector() -> None:
@@ -182,7 +180,7 @@ def listen(host: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
-        listener.listen(1024)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -53,7 +53,7 @@ def answer(body: Any) -> web.Response:
 
 async def body_of(request: web.Request, kind: type[T], *, bad_json: int = 400) -> T:
     """The request's JSON body as `kind`; RelayError 4xx says what is wrong with it."""
-    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+    if any(value.strip().lower() != "identity" for value in request.headers.getall(hdrs.CONTENT_ENCODING, [])):
         raise RelayError("bad_encoding", "a compressed body", "send it as it is", status=415)
     data = await request.read()
     try:

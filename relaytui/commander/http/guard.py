@@ -1,4 +1,4 @@
-"""Who may ask at all: Host, Origin, token. And the one shape in which errors are answered."""
+"""Who may ask at all: Host, Origin, token."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import logging
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
+from relaytui.commander.http.door import Connection
+from relaytui.commander.http.faults import ORIGINAL, bad_request, error_response, of_http
 from relaytui.commander.settings import CommanderSettings
-from relaytui.wire.codec import encode
 from relaytui.wire.errors import RelayError
 from relaytui.wire.original import SECRET_HEADER
 from relaytui.wire.proof import Role, derived_token, proof_key, prove, same_token, token_hash
 
 log = logging.getLogger(__name__)
 
-ORIGINAL = frozenset({"/api/lease/acquire", "/api/lease/renew", "/api/job/report"})
 WORKER_PATHS = ORIGINAL | {"/ws/agent", "/api/whoami"}
 OPEN_PATHS = frozenset({"/api/health"})
 ROLE: web.RequestKey[Role] = web.RequestKey("role", str)  # type: ignore[arg-type]
@@ -57,13 +57,6 @@ def served_hosts(settings: CommanderSettings, port: int) -> frozenset[str]:
     return frozenset(names | set(settings.public_hosts))
 
 
-def error_response(error: RelayError, path: str) -> web.Response:
-    body: dict[str, object] = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-    if path in ORIGINAL:
-        body["detail"] = str(error)  # where the original's workers look
-    return web.Response(body=encode(body), status=error.status, content_type="application/json")
-
-
 def _presented(request: web.Request) -> str | None:
     """The one token in the headers; None where there is none, or more than one to choose from."""
     found = [value.strip() for value in request.headers.getall(SECRET_HEADER, [])]
@@ -98,10 +91,14 @@ def guard(credentials: Credentials, hosts: frozenset[str]) -> Middleware:
         if role == "worker" and request.path not in WORKER_PATHS:
             raise RelayError("forbidden", "a worker's token may not do this", "use the operator's token", status=403)
         request[ROLE] = role
+        if isinstance(request.protocol, Connection):
+            request.protocol.known()
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            if isinstance(request.protocol, Connection):
+                request.protocol.asked()
             admit(request)
             return await handler(request)
         except RelayError as error:
@@ -109,12 +106,9 @@ def guard(credentials: Credentials, hosts: frozenset[str]) -> Middleware:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            hint = "see docs/api.md" if error.status in (404, 405) else ""
-            said = RelayError(f"http_{error.status}", error.reason.lower(), hint, status=error.status)
-            response = error_response(said, request.path)
-            if hdrs.ALLOW in error.headers:
-                response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
-            return response
+            return of_http(error, request.path)
+        except web.RequestPayloadError as error:
+            return bad_request(error.__cause__ or error)
         except (ConnectionError, TimeoutError):
             raise
         except Exception:
