@@ -279,3 +279,59 @@ async def test_forgotten_workers_go_and_holders_stay(tmp_path: Path) -> None:
         names = [row["worker"] for row in (await kit.get("/api/workers"))[1]["workers"]]
         assert names == ["holder"]
         assert (await feed.until(lambda m: m["type"] == "worker_gone"))["incarnation"] == "gone-1"
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"), ("LOCALHOST", "localhost"), ("LocalHost.", "localhost"),
+        ("::1", "::1"), ("[::1]", "::1"), ("0:0:0:0:0:0:0:1", "::1"), ("127.1", "127.0.0.1"), ("127.0.1", "127.0.0.1"),
+        ("2130706433", "127.0.0.1"), ("0x7f.1", "127.0.0.1"), ("127.9.9.9", "127.9.9.9"), (" 127.0.0.1 ", "127.0.0.1"),
+        ("::ffff:127.0.0.1", "127.0.0.1"), ("[::FFFF:7F00:1]", "127.0.0.1"),
+    ],
+)  # fmt: skip
+def test_this_machine_is_known_however_it_is_written(given: str, meant: str) -> None:
+    found = CommanderSettings.from_env({"RELAY_HOST": given})
+    assert (found.host, found.loopback) == (meant, True)
+    found.check_exposure()
+    assert CommanderSettings.from_env({}, host=given).host == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("0.0.0.0", "0.0.0.0"), ("0", "0.0.0.0"), ("::", "::"), ("[::]", "::"), ("10.0.0.7", "10.0.0.7"),
+        ("128.1", "128.0.0.1"), ("::ffff:10.0.0.7", "10.0.0.7"), ("[FE80::1]", "fe80::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("Pod.Example", "pod.example"), ("localhost.example", "localhost.example"), ("127.example", "127.example"),
+    ],
+)  # fmt: skip
+def test_what_others_can_reach_is_known_too(given: str, meant: str) -> None:
+    found = CommanderSettings.from_env({"RELAY_HOST": given})
+    assert (found.host, found.loopback) == (meant, False)
+    with pytest.raises(RelayError, match="RELAY_SHARED_SECRET"):
+        found.check_exposure()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "http://127.0.0.1", "127.0.0.1:8080", "[::1", "::1]", "[::1]:8080", "[127.0.0.1]", "a b", "a/b", "user@host",
+        "-host", "host..name", "ho\x1bst", "h" * 254, "1.2.3.4.5", "256.1.1.1", "1:2:3", "[]", "\u2603.example",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_said_at_once(given: str) -> None:
+    with pytest.raises(RelayError, match="RELAY_HOST") as caught:
+        CommanderSettings.from_env({"RELAY_HOST": given})
+    assert caught.value.exit_code == Exit.USAGE
+    assert caught.value.hint
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("host", ["LOCALHOST", "[::1]", "127.1"])
+async def test_it_listens_on_this_machine_however_it_is_written(tmp_path: Path, host: str) -> None:
+    async with running(tmp_path / "state", host=host) as kit:
+        assert (await kit.get("/api/whoami"))[0] == 200

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from relaytui.wire.errors import Exit, RelayError
 
+_SHORT_IPV4 = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]+))*\Z")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _PUBLIC_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?\Z")
 
 
@@ -34,7 +37,11 @@ class CommanderSettings:
     hf_sync_interval: int = 14_400
     hf_repo: str = ""
     hf_push_on_improve: bool = False
+    max_runs: int = 10_000
     new_key: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", plain_host(self.host))
 
     @classmethod
     def from_env(
@@ -70,6 +77,7 @@ class CommanderSettings:
             hf_sync_interval=env.integer("RELAY_HF_SYNC_INTERVAL", 14_400, 0, 10**9),
             hf_repo=env.text("RELAY_HF_REPO", ""),
             hf_push_on_improve=env.flag("RELAY_HF_PUSH_ON_IMPROVE", False),
+            max_runs=env.integer("RELAY_MAX_RUNS", 10_000, 1, 10**6),
             new_key=new_key,
         )
 
@@ -81,7 +89,7 @@ class CommanderSettings:
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            return False
+            return False  # a name may mean any machine
 
     def check_exposure(self) -> None:
         """Another address than loopback needs a secret, and a word on who does TLS."""
@@ -96,6 +104,39 @@ class CommanderSettings:
 
 def usage(name: str, what: str, hint: str) -> RelayError:
     return RelayError("bad_setting", f"{name}: {what}", hint, exit_code=Exit.USAGE)
+
+
+def plain_host(given: str) -> str:
+    """An address or a name to listen on in its one form: `[::1]` as ::1, `127.1` as 127.0.0.1, names in lower case.
+
+    RelayError where it is none.
+    """
+    text = given.strip()
+    bracketed = text.startswith("[") and text.endswith("]")
+    inner = text[1:-1] if bracketed else text
+    try:
+        address = ipaddress.ip_address(inner)
+        if isinstance(address, ipaddress.IPv6Address):
+            return str(address.ipv4_mapped or address)
+        if not bracketed:
+            return str(address)
+    except ValueError:
+        pass
+    if not bracketed and _SHORT_IPV4.match(text):
+        try:
+            return socket.inet_ntoa(socket.inet_aton(text))  # as the system reads it when it binds
+        except OSError:
+            pass
+    name = text.lower().removesuffix(".")
+    if (
+        bracketed
+        or len(name) > 253
+        or not all(_LABEL.match(part) for part in name.split("."))
+        or _SHORT_IPV4.match(name)
+    ):
+        hint = "give an address such as 127.0.0.1 or ::1, or a name; the port goes into PORT"
+        raise usage("RELAY_HOST", f"{given[:80]!a} is no address to listen on", hint)
+    return name
 
 
 def _default_state() -> Path:
