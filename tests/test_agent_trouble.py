@@ -167,6 +167,59 @@ def test_the_last_checkpoints_before_a_nan_outlive_all_that_follow(rig: Rig) -> 
     assert "loss.nonfinite" in rig.kinds()
 
 
+ANCESTORS = """
+import os
+pid, seen = os.getppid(), []
+while pid:
+    for name in ("environ", "cmdline"):
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                seen.append((pid, name, os.environb[b"BACKWARDS"][::-1] in file.read()))
+        except PermissionError:
+            seen.append((pid, name, False))
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")
+    print(pid, fields[0], seen[-2:], flush=True)
+    pid = int(fields[2].split()[1])
+print("step 1/1 loss 1", flush=True)
+raise SystemExit(9 if any(found for _, _, found in seen) else 0)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no /proc to look into")
+def test_a_trainer_finds_the_secret_in_no_process_above_it(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "look.py").write_text(ANCESTORS)
+    # The trainer is told what to look for in another spelling of the name, backwards.
+    agent = rig.agent(f"exec python3 {tmp_path}/look.py", BACKWARDS=SECRET[::-1])
+    assert agent.wait() == 0, rig.lines()
+    looked = "\n".join(rig.lines())
+    assert "(relay-agent " in looked
+    assert "(relay-guardian " in looked
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.getuid() != 0, reason="takes another user")
+def test_a_trainer_that_is_not_root_cannot_look_into_the_agent_at_all() -> None:
+    """What the agent does to itself, as a user who may do nothing else; then another process of that user looks."""
+    code = """
+import ctypes, os
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # whoever is given another user's rights is not to be looked into, to begin with
+from relay_agent.process import hide_secrets
+os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+open("/proc/self/mem").close()
+hide_secrets()
+me = os.getpid()
+if os.fork() == 0:
+    try:
+        open(f"/proc/{me}/mem")
+    except PermissionError:
+        os._exit(7)
+    os._exit(1)
+raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == 7
+
+
 def test_a_trainer_that_starts_over_is_noticed_and_nothing_is_pruned(rig: Rig) -> None:
     first = rig.agent(mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 10))
     eventually(lambda: rig.run()["newest_step"] >= 20, "step 20")

@@ -49,11 +49,13 @@ def cli(ctx: click.Context, config: Path | None) -> int:
     import asyncio
 
     from relay_agent.config import load
-    from relay_agent.process import settle_in
+    from relay_agent.process import hide_secrets, settle_in
     from relay_agent.runner import run
 
     settle_in()
-    return asyncio.run(run(load(config=config)))
+    settings = load(config=config)
+    hide_secrets()
+    return asyncio.run(run(settings))
 
 
 @cli.command()

@@ -14,6 +14,11 @@ NAME = "relay-agent"
 THREADS = 4
 """For work that blocks (hashing, the volume). Few, because every thread's heap is memory taken from the trainer."""
 _M_ARENA_MAX = -8
+SECRETS = ("RELAY_SHARED_SECRET", "RELAY_TOKEN")
+"""Variables that let somebody in at the commander."""
+_ENV_START = 47
+"""In /proc/self/stat, after the name of the program: where the environment begins in memory, and then where it ends."""
+_PR_SET_DUMPABLE = 4
 
 
 def settle_in() -> None:
@@ -27,6 +32,31 @@ def settle_in() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
         except (ImportError, OSError, AttributeError):
             pass  # another libc has other ways
+
+
+def hide_secrets() -> None:
+    """Out of what /proc shows of this process, once they were read: a trainer can look there, and as root too. Their
+    bytes are overwritten where they lie; and only root may look into this process from now on, which keeps its memory
+    from a trainer that is not root. What started this process (a shell, tini) has an environment of its own."""
+    for name in SECRETS:
+        os.environ.pop(name, None)
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        import ctypes
+
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        start, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
+        held = ctypes.string_at(start, end - start)
+        at = start
+        for entry in held.split(b"\0"):
+            variable, _, value = entry.partition(b"=")
+            if variable.decode(errors="replace") in SECRETS:
+                ctypes.memset(at + len(variable) + 1, 0, len(value))
+            at += len(entry) + 1
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    except (ImportError, OSError, AttributeError, ValueError, IndexError) as error:
+        say(f"the secret stays visible in /proc to what runs as this user: {error}")
 
 
 def limit_threads(loop: asyncio.AbstractEventLoop) -> None:
