@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 from commander_kit import FakeClock, Kit, ended, published, running, started, step, until
+from msgspec.structs import replace
+
+from relaytui.commander.model.lease import LeaseState
+from relaytui.commander.store import runs
 
 
 @pytest.fixture
@@ -459,3 +463,47 @@ async def test_an_agent_that_comes_back_is_one_row(kit: Kit) -> None:
     await feed.until(lambda m: m["type"] == "worker_gone" and m["incarnation"] == "one")
     rows = (await kit.get("/api/workers"))[1]["workers"]
     assert [row["incarnation"] for row in rows] == ["two"]
+
+
+async def test_runs_are_as_many_as_the_settings_say(tmp_path: Path) -> None:
+    async with running(tmp_path / "state", FakeClock(), max_runs=2) as kit:
+        agent = await kit.agent()
+        assert [(await agent.acquire(f"run-{n}"))["type"] for n in range(2)] == ["granted", "granted"]
+        answer = await agent.acquire("run-2")
+        assert (answer["type"], answer["code"], answer["final"]) == ("denied", "full", True)
+        assert "RELAY_MAX_RUNS" in answer["reason"]
+        body = {"worker_id": "old", "run_id": "run-3"}
+        status, said = await kit.post("/api/lease/acquire", body, role="worker")
+        assert (status, said["status"]) == (200, "denied")
+        assert len((await kit.get("/api/runs"))[1]["runs"]) == 2
+        assert (await agent.acquire("run-1"))["type"] == "granted"  # those that are known go on
+
+
+async def test_workers_that_come_and_go_under_new_names_are_forgotten_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relaytui.commander.services.workers.KEPT_OFFLINE", 5)
+    async with running(tmp_path / "state") as kit:
+        holder = await kit.agent("holder")
+        await holder.acquire("run-1")
+        for number in range(12):
+            await (await kit.agent(f"w{number}")).close()
+        await until(lambda: len(kit.commander.core.board.workers) < 12)
+        assert (await holder.renew())["type"] == "renewed"
+
+
+@pytest.mark.parametrize("state", [LeaseState.HELD, LeaseState.REVOKED])
+async def test_nothing_is_queued_again_over_a_lease_that_somebody_has(kit: Kit, state: LeaseState) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), ended("failed", 3, exit_code=1))
+    core = kit.commander.core
+    lease = core.board.runs["run-1"].lease
+    assert lease is not None
+    await core.relay.run(lambda tx: runs.save_lease(tx, replace(lease, state=state)))  # no way of ours leads here
+    status, body = await kit.requeue("run-1", 1)
+    assert (status, body["error"]["code"]) == (409, "held")
+    assert "pod" in body["error"]["message"]
+    assert (await kit.run("run-1"))["status"] == "failed"
+    await core.relay.run(lambda tx: runs.save_lease(tx, lease))
+    assert (await kit.requeue("run-1", 1))[0] == 200

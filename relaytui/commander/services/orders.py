@@ -79,7 +79,13 @@ class Orders:
         await self._writer.run(unit)
 
     def requeue_in(self, tx: Tx, run: Run, by: str, why: str) -> None:
-        """A terminal status is final for its epoch; the next grant has a higher one."""
+        """A terminal status is final for its epoch; the next grant has a higher one. RelayError 409 over a live lease."""
+        lease = runs.get_lease(tx, run.run_id)
+        if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
+            raise conflict(
+                "held", f"run {run.run_id} is {run.status}, and {lease.worker} still has its lease",
+                "wait until its trainer has stopped",
+            )  # fmt: skip
         at = self._clock.wall()
         message = f"queued again by {by}"
         runs.save(tx, change(run, Cause.REQUEUED, at, message))
