@@ -218,3 +218,47 @@ def test_a_key_of_a_fresh_folder_is_durable_before_it_is_used(tmp_path: Path, mo
     folder = StateFolder(tmp_path / "state")
     folder.close()
     assert synced == ["file", "folder"]
+
+
+# -- where it lies -------------------------------------------------------------------------------------------------
+
+LOCAL = ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "fuseblk", "fuse.fuse-overlayfs", "")
+NETWORK = (
+    "nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "lustre", "glusterfs", "afs", "fuse", "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.rclone", "fuse.mount-s3", "fuse.glusterfs", "fuse.something-new",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NETWORK)
+def test_a_network_file_system_is_refused_before_anything_is_made_there(tmp_path: Path, kind: str) -> None:
+    state = tmp_path / "new" / "state"
+    with pytest.raises(RelayError) as caught:
+        StateFolder(state, probe=lambda path: kind)
+    assert kind in str(caught.value)
+    assert str(state) in str(caught.value)
+    assert "RELAY_ALLOW_NETWORK_STATE=1" in caught.value.hint
+    assert caught.value.exit_code == Exit.STATE
+    assert not state.parent.exists()
+    StateFolder(state, probe=lambda path: kind, allow_network=True).close()
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_a_local_file_system_is_taken(tmp_path: Path, kind: str) -> None:
+    StateFolder(tmp_path / "state", probe=lambda path: kind).close()
+
+
+async def test_a_start_asks_where_the_folder_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def probe(path: Path) -> str:
+        asked.append(path)
+        return "nfs4"
+
+    monkeypatch.setattr("relaytui.commander.folder.file_system", probe)
+    assert "nfs4" in str(await refusal(tmp_path / "state"))
+    assert asked == [tmp_path / "state"]
+    word = CommanderSettings.from_env({"RELAY_ALLOW_NETWORK_STATE": "1"})
+    assert word.allow_network_state
+    async with running(tmp_path / "state", allow_network_state=True) as kit:
+        assert (await kit.get("/api/whoami"))[0] == 200

@@ -20,7 +20,7 @@ from commander_kit import DEADLINE, FakeClock, running, until
 from relaytui.commander.embedded import EmbeddedCommander
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
-from relaytui.commander.store import database
+from relaytui.commander.store.filesystem import file_system
 from relaytui.wire.errors import Exit, RelayError
 
 
@@ -156,7 +156,7 @@ def test_network_file_systems_are_seen(tmp_path: Path) -> None:
         ("/etc/x", "ext4"), ("/mnt/my nas/state", "nfs4"), ("/mnt/my nas/b/state", "fuse.s3fs"),
         ("/mnt/my nas/local/state", "tmpfs"), ("/mnt/my nasty/state", "ext4"),
     ):  # fmt: skip
-        assert database.file_system(Path(path), mounts) == kind
+        assert file_system(Path(path), mounts) == kind
 
 
 async def test_stop_with_open_sockets_is_quick_and_says_goodbye(tmp_path: Path) -> None:

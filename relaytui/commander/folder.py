@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import stat
 import tempfile
 from pathlib import Path
 
-from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours, refuse_network
+from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours
 from relaytui.commander.store.durable import set_aside, sync_folder
+from relaytui.commander.store.filesystem import Probe, file_system, is_unsafe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import RelayError
 from relaytui.wire.files import must_be_plain, state_error
 from relaytui.wire.state import ADDRESS_FILE, KEY_BYTES, KEY_FILE, Address, read_address, read_key
+
+log = logging.getLogger(__name__)
 
 LOCK_FILE = "lock"
 
@@ -26,12 +30,16 @@ PRIVATE_FILES = (KEY_FILE, ADDRESS_FILE, *(name for schema in (RELAY, TELEMETRY)
 class StateFolder:
     """Opened and locked until `close`."""
 
-    def __init__(self, path: Path, *, new_key: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, new_key: bool = False, allow_network: bool = False, probe: Probe | None = None
+    ) -> None:
         """RelayError (exit STATE) where the folder cannot be used, or another commander owns it.
 
-        `new_key`: the operator's word that a key that is lost or damaged is to be replaced.
+        `new_key`, `allow_network`: the operator's word that a key that is lost or damaged is to be replaced, and that
+        nobody else ever opens this folder over the network. `probe` tells a folder's file system.
         """
         self.path = path
+        _refuse_network(path, (probe or file_system)(path), allow_network)
         _make(path)
         self._lock = self._take_lock()
         try:
@@ -115,6 +123,17 @@ class StateFolder:
             (self.path / ADDRESS_FILE).unlink()
 
 
+def _refuse_network(path: Path, kind: str, allowed: bool) -> None:
+    if not is_unsafe(kind):
+        return
+    if not allowed:
+        raise state_error(
+            f"{path} lies on a network file system ({kind}): its locks may not hold, and databases break there",
+            "name a folder on a local disk (--state), or set RELAY_ALLOW_NETWORK_STATE=1 where nothing else opens it",
+        )
+    log.warning("%s lies on a network file system (%s), on the operator's word", path, kind)
+
+
 def _make(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise state_error(
@@ -123,7 +142,6 @@ def _make(path: Path) -> None:
         )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refuse_network(path)
         found = path.stat()
         if stat.S_IMODE(found.st_mode) & 0o077:
             ours = (path / RELAY.file).exists() or (path / KEY_FILE).exists() or not any(path.iterdir())

@@ -68,7 +68,7 @@ class Commander:
         self.settings.check_exposure()
         async with AsyncExitStack() as stack:
             stack.enter_context(aside())
-            folder = await asyncio.to_thread(StateFolder, self.settings.state, new_key=self.settings.new_key)
+            folder = await asyncio.to_thread(_open_folder, self.settings)
             stack.callback(folder.close)
             core = await self._open(folder, stack)
             listener = listen(self.settings.host, self.settings.port)
@@ -158,6 +158,10 @@ def _calm_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(max(gc.get_threshold()[0], 10_000), 20, 20)
+
+
+def _open_folder(settings: CommanderSettings) -> StateFolder:
+    return StateFolder(settings.state, new_key=settings.new_key, allow_network=settings.allow_network_state)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -39,6 +39,7 @@ class CommanderSettings:
     hf_push_on_improve: bool = False
     max_runs: int = 10_000
     new_key: bool = False
+    allow_network_state: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "host", plain_host(self.host))
@@ -79,6 +80,7 @@ class CommanderSettings:
             hf_push_on_improve=env.flag("RELAY_HF_PUSH_ON_IMPROVE", False),
             max_runs=env.integer("RELAY_MAX_RUNS", 10_000, 1, 10**6),
             new_key=new_key,
+            allow_network_state=env.flag("RELAY_ALLOW_NETWORK_STATE", False),
         )
 
     @property

@@ -16,8 +16,6 @@ APPLICATION_ID = 0x52656C61  # "Rela"
 MAGIC = b"SQLite format 3\0"
 SIDE_FILES = ("", "-wal", "-shm", "-journal")
 OLDEST_SQLITE = (3, 35, 0)
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs"})
-_NETWORK_FUSE = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.mount-s3", "fuse.mountpoint-s3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ def open_database(path: Path, schema: Schema) -> sqlite3.Connection:
     """The writing connection, checked and migrated; RelayError (exit STATE) naming the file and what to do."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise unusable(path, f"needs SQLite 3.35, this Python has {sqlite3.sqlite_version}", "use a newer Python")
-    refuse_network(path)
     header = first_bytes(path, 100)
     if header and (len(header) < 100 or not header.startswith(MAGIC)):
         raise damaged(path, "it is no database")  # SQLite takes a file of a few bytes for a new one
@@ -147,29 +144,3 @@ def statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(kept):
             yield kept
             kept = ""
-
-
-def refuse_network(path: Path) -> None:
-    """WAL needs shared memory and locks that network file systems do not give."""
-    kind = file_system(path)
-    if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
-        raise unusable(path, f"lies on a network file system ({kind})", "keep the state folder on a local disk")
-
-
-def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """Type of the file system `path` is on, "" where this system does not tell."""
-    try:
-        table = mounts.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    best, kind = -1, ""
-    target = str(path.resolve())
-    for line in table.splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ")
-        inside = target == point or target.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= best:
-            best, kind = len(point), fields[2]
-    return kind
