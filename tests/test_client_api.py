@@ -57,6 +57,18 @@ async def test_a_stranger_gets_no_call(commander: ScriptedCommander) -> None:
     assert [path for _, path, _, _ in commander.requests] == ["/api/health"]
 
 
+async def test_an_answer_without_end_is_not_read_to_its_end(
+    commander: ScriptedCommander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relaytui.client.api.MAX_ANSWER", 1 << 20)
+    commander.answers["GET", "/api/runs"] = (200, {"now": NOW, "runs": [], "more": "x" * (2 << 20)})
+    async with CommanderClient(commander.endpoint) as client:
+        with pytest.raises(RelayError, match="larger than 1 MiB"):
+            await client.runs()
+        monkeypatch.setattr("relaytui.client.api.MAX_ANSWER", 4 << 20)
+        assert (await client.runs()).runs == []
+
+
 async def test_a_redirect_is_not_followed_with_a_token(commander: ScriptedCommander) -> None:
     commander.answers["GET", "/api/runs"] = (302, {})
     async with CommanderClient(commander.endpoint) as client:

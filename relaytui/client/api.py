@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 ACTOR_HEADER = "X-Relay-Actor"
 MAX_ANSWER = 64 << 20
+"""Bytes of one answer that are read; a commander's pages are all smaller."""
 
 
 class CommanderClient:
@@ -151,7 +152,7 @@ class CommanderClient:
                 headers=headers,
                 allow_redirects=False,
             ) as answer:
-                status, content = answer.status, await answer.read()
+                status, content = answer.status, await _content(answer, path)
         except (aiohttp.ClientConnectionError, TimeoutError, OSError) as error:
             # Whoever answers there next has to prove itself again.
             self._proven = False
@@ -173,6 +174,15 @@ class CommanderClient:
         if self._session is None:
             self._session = open_session()
         return self._session
+
+
+async def _content(answer: aiohttp.ClientResponse, path: str) -> bytes:
+    content = bytearray()
+    async for part in answer.content.iter_any():
+        content += part
+        if len(content) > MAX_ANSWER:
+            raise RelayError("bad_answer", f"the answer to {path} is larger than {MAX_ANSWER >> 20} MiB")
+    return bytes(content)
 
 
 def whoami_here() -> str:

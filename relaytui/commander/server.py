@@ -144,7 +144,7 @@ class Commander:
             try:
                 await core.leases.sweep()
                 core.workers.notice_silence()
-                if loop.time() - tidied > TIDY_EVERY:
+                if loop.time() - tidied > TIDY_EVERY or core.workers.crowded:
                     tidied = loop.time()
                     await core.workers.tidy()
             except Exception as error:  # noqa: BLE001 - a full disk today is no reason to sweep no more tomorrow

@@ -65,8 +65,11 @@ class Extended:
 
 
 class Leases:
-    def __init__(self, writer: Writer, board: Board, clock: Clock, state_key: bytes, length: float) -> None:
+    def __init__(
+        self, writer: Writer, board: Board, clock: Clock, state_key: bytes, length: float, max_runs: int = 10_000
+    ) -> None:
         self._writer = writer
+        self._max_runs = max_runs
         self._board = board
         self._clock = clock
         self._key = hmac.new(state_key, b"relay lease tokens 1", hashlib.sha256).digest()
@@ -96,6 +99,9 @@ class Leases:
         run = runs.get(tx, ask.run_id)
         created = run is None
         if run is None:
+            if runs.count(tx) >= self._max_runs:
+                reason = f"the commander knows {self._max_runs} runs and takes in no more (RELAY_MAX_RUNS)"
+                return Deny("full", reason, 0.0, final=True)
             run = Run(ask.run_id, ask.mode or "sft", RunStatus.QUEUED, 0, at, at)
         lease = runs.get_lease(tx, ask.run_id)
         decision = decide_acquire(

@@ -118,6 +118,11 @@ class Workers:
                 view.here = not view.here
                 self._hub.worker(incarnation)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so many came and went that tidying cannot wait."""
+        return len(self._board.workers) - len(self._sessions) > 2 * KEPT_OFFLINE
+
     async def tidy(self) -> None:
         """Forgets agents that are long gone and hold nothing."""
         now = self._clock.wall()

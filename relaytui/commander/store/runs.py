@@ -44,6 +44,10 @@ def get(tx: Tx, run_id: str) -> Run | None:
     return None if row is None else record(Run, row)
 
 
+def count(tx: Tx) -> int:
+    return int(tx.execute("SELECT count(*) FROM runs").fetchone()[0])
+
+
 def everything(tx: Tx) -> list[Run]:
     return [record(Run, row) for row in tx.execute(_ALL_RUNS)]
 
