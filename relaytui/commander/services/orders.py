@@ -79,7 +79,7 @@ class Orders:
         await self._writer.run(unit)
 
     def requeue_in(self, tx: Tx, run: Run, by: str, why: str) -> None:
-        """A terminal status is final for its epoch; the next grant has a higher one. RelayError 409: a lease is live."""
+        """A terminal status is final for its epoch; the next grant has a higher one. RelayError 409: it is held."""
         lease = runs.get_lease(tx, run.run_id)
         if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
             raise conflict(
