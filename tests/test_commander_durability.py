@@ -9,16 +9,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
-from commander_kit import DEADLINE, Agent, log, published, running, started, step
+from commander_kit import DEADLINE, Agent, log, published, running, started, step, until
 
 from relaytui.commander.store.database import RELAY, open_database, statements
-from relaytui.commander.store.writer import Tx, Writer
+from relaytui.commander.store.writer import UNIT, Tx, Writer
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import derived_token
 
@@ -283,3 +284,104 @@ async def test_the_write_ahead_log_is_bounded(tmp_path: Path) -> None:
             acked = (await agent.hear("ack"))["seq"]
         assert (tmp_path / "state" / "telemetry.db-wal").stat().st_size < 10 << 20
         assert (tmp_path / "state" / "telemetry.db").stat().st_size > 4 << 20
+
+
+# -- more than the disk takes ------------------------------------------------------------------------------------
+
+
+class Held:
+    """A writer whose thread waits in a unit until it is let go: a disk that takes its time."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._go = threading.Event()
+        writer.submit(lambda tx: self._go.wait(DEADLINE), lambda result, error: None)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+async def test_what_waits_for_the_disk_is_bounded_and_nothing_of_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 1 << 20
+    monkeypatch.setattr("relaytui.commander.store.writer.MAX_WAITING", limit)
+    async with running(tmp_path / "state") as kit:
+        honest = await kit.agent("honest")
+        await honest.acquire("honest")
+        flood = [await kit.agent(f"flood-{n}") for n in range(8)]
+        for agent in flood:
+            await agent.acquire(agent.worker)
+            await agent.tell(log(1, "first"))
+        frames = kit.commander.core.frames
+        held = Held(frames)
+        lines = ["x" * 1_000] * 50
+        talk = [asyncio.create_task(_floods(agent, lines, 12)) for agent in flood]  # 8 * 12 * 50 KB
+        await until(lambda: frames.full)
+        for _ in range(20):  # all of them push on meanwhile
+            assert (await honest.renew())["type"] == "renewed"
+        assert limit <= frames.waiting < limit + 60_000
+        held.let_go()
+        await asyncio.gather(*talk)
+        for agent in flood:
+            acked = 0
+            while acked < 13:
+                acked = (await agent.hear("ack"))["seq"]
+            assert len(await kit.lines(agent.worker, "?limit=5000")) == 601
+        assert frames.waiting == 0
+
+
+async def _floods(agent: Agent, lines: list[str], times: int) -> None:
+    for n in range(times):
+        await agent.send("telemetry", log(2 + n * len(lines), *lines))
+
+
+async def test_who_floods_with_renewals_starves_nobody_elses(tmp_path: Path) -> None:
+    async with running(tmp_path / "state") as kit:
+        honest, flood = await kit.agent("honest"), await kit.agent("flood")
+        await honest.acquire("honest")
+        await flood.acquire("flood")
+        relay = kit.commander.core.relay
+        held = Held(relay)
+
+        async def pour() -> None:
+            for n in range(5_000):
+                await flood.say(type="renew", request=n, run_id="flood", epoch=flood.epoch, token=flood.token)
+
+        pouring = asyncio.create_task(pour())
+        session = kit.commander.core.workers._sessions["flood-1"]
+        await until(lambda: not session._room.is_set())  # type: ignore[attr-defined]  # it is read no more
+        before = relay.waiting
+        renewing = asyncio.create_task(honest.renew())
+        await until(lambda: relay.waiting > before)
+        assert before < 400 * UNIT  # a few hundred are before the honest one, whatever was sent
+        held.let_go()
+        assert (await renewing)["type"] == "renewed"
+        answers = 0
+        while answers < 5_000:
+            answers += (await flood.hear())["type"] == "renewed"
+        await pouring
+
+
+async def test_closing_takes_what_it_has_time_for_and_tells_the_rest(
+    database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relaytui.commander.store.writer.CLOSE_WITHIN", 0.0)
+    monkeypatch.setattr("relaytui.commander.store.writer.MAX_BATCH", 10)
+    writer = Writer(database, "relay")
+    said: dict[int, BaseException | None] = {}
+    held = Held(writer)
+    for n in range(200):
+        writer.submit(
+            lambda tx, n=n: tx.execute("INSERT INTO meta VALUES (?, 'x')", (str(n),)),  # type: ignore[misc]
+            lambda _, error, n=n: said.setdefault(n, error),  # type: ignore[misc]
+        )
+    closing = asyncio.create_task(writer.close())
+    await asyncio.sleep(0)
+    held.let_go()
+    await closing
+    await until(lambda: len(said) == 200)
+    given_up = [error for error in said.values() if error is not None]
+    assert len(given_up) > 150
+    assert {error.code for error in given_up if isinstance(error, RelayError)} == {"stopping"}
+    assert writer.waiting == 0
+    await asyncio.wait_for(writer.room(), DEADLINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 
 import pytest
@@ -16,6 +17,8 @@ from relaytui.wire.ids import is_id, step_name
 from relaytui.wire.numbers import pack, unpack
 from relaytui.wire.status import Outcome, Stream
 from relaytui.wire.text import MAX_LINE, clean
+
+MARKS = "[" + "".join(chr(n) for n in range(0x110000) if unicodedata.category(chr(n)) in ("Mn", "Me")) + "]"
 
 FRAME = messages.Reports(
     run_id="tiny",
@@ -108,6 +111,15 @@ def test_every_number_survives_json(value: float) -> None:
         ("\u202eevil\u202c\u200b", "evil"),
         ("損失 2.5 ok", "損失 2.5 ok"),
         ("é" + "\u0301" * 50, "é" + "\u0301" * 4),
+        ("a" + "\u20dd" * 50, "a" + "\u20dd" * 4),  # enclosing marks: class 0
+        ("a" + "\u0488\u0489" * 50 + "b" + "\u0483" * 9, "a" + "\u0488\u0489" * 2 + "b" + "\u0483" * 4),
+        ("x" + "\ufe0f" * 50 + "y", "x" + "\ufe0f" * 4 + "y"),  # variation selectors
+        ("x" + "\U000e0100" * 50, "x" + "\U000e0100" * 4),
+        ("\u034f" * 50, "\u034f" * 4),
+        ("a" + "\u0301\u0301\u200d" * 50, "a" + "\u0301" * 4),  # what is left out between them starts no new run
+        ("\u1100" + "\u1161" * 50, "\u1100" + "\u1161" * 4),  # vowels and finals of Hangul join on
+        ("\u3164\u115f\uffa0\u1160" * 9, ""),  # fillers: letters that nobody sees
+        ("한국어 हिन्दी ไทย", "한국어 हिन्दी ไทย"),
         ("\x1b", ""),
         ("\x1b[", ""),
     ],
@@ -116,7 +128,7 @@ def test_text_is_cleaned(raw: str, shown: str) -> None:
     assert clean(raw) == shown
 
 
-@given(st.text(max_size=200), st.integers(1, 80))
+@given(st.text(max_size=200) | st.text(st.characters(categories=["Mn", "Me", "Lo"]), max_size=200), st.integers(1, 80))
 @example("x" * 100, 10)
 @example("\ud800 lone", 20)
 def test_clean_text_is_always_harmless(raw: str, limit: int) -> None:
@@ -124,6 +136,7 @@ def test_clean_text_is_always_harmless(raw: str, limit: int) -> None:
     assert len(text) <= limit
     assert text.isprintable()
     assert not any(unicodedata.category(char) in {"Cc", "Cf", "Cs"} for char in text)
+    assert not re.search(MARKS + "{5}", text)
     assert clean(text, limit) == text
 
 

@@ -13,7 +13,9 @@ MAX_LINE = 4000
 """Longest line kept on the wire, in characters. The raw log on the volume keeps everything."""
 
 MAX_COMBINING = 4
-"""Combining marks kept after one base character; more is only ever an attack on the terminal."""
+"""Characters without a width of their own that are kept after one base character; more is only ever an attack."""
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
+"""Letters by their category that show nothing."""
 
 # An escape sequence of any family: CSI, the string families (OSC, DCS, SOS, PM, APC) up to their end, or two bytes.
 _ESCAPES = re.compile(
@@ -33,13 +35,15 @@ def clean(text: str, limit: int = MAX_LINE) -> str:
     kept: list[str] = []
     combining = 0
     for char in text:
-        if unicodedata.combining(char):
-            combining += 1
-            if combining > MAX_COMBINING:
-                continue
-        else:
-            combining = 0
-        if char.isprintable():
+        if not char.isprintable() or char in _FILLERS:
+            continue
+        combining = combining + 1 if _joins(char) else 0
+        if combining <= MAX_COMBINING:
             kept.append(char)
     cleaned = "".join(kept)
     return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
+
+
+def _joins(char: str) -> bool:
+    """Whether it is drawn onto the character before it: marks of any class, and inner letters of Hangul."""
+    return unicodedata.category(char) in ("Mn", "Me") or "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7fb"

@@ -131,6 +131,10 @@ class AgentSession:
                 return
 
     async def _take(self, message: AgentMessage | Frame, data: bytes) -> None:
+        telemetry = type(message) is Frame and message.stream is Stream.TELEMETRY
+        writer = self._core.frames if telemetry else self._core.relay
+        if writer.full:
+            await writer.room()
         if type(message) is Renew:
             self._renew(message, len(data))
         elif type(message) is Frame:
@@ -198,7 +202,7 @@ class AgentSession:
 
     def _state(self, message: Frame, size: int) -> None:
         self._core.reports.submit(
-            message.run_id, message.epoch, message.token, message.first_seq, message.reports,
+            message.run_id, message.epoch, message.token, message.first_seq, message.reports, size,
             self._state_taken(message, size),
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from relaytui.commander.services import endings
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.changes import AttemptStepped
-from relaytui.commander.store.writer import Done, Tx, Writer
+from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
 from relaytui.wire.bounds import fitting
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
@@ -46,16 +46,26 @@ class StateReports:
         self._clock = clock
 
     def submit(
-        self, run_id: str, epoch: int, token: str, first_seq: int, reports: Sequence[AnyReport], done: Done
+        self,
+        run_id: str,
+        epoch: int,
+        token: str,
+        first_seq: int,
+        reports: Sequence[AnyReport],
+        size: int,
+        done: Done,
     ) -> None:
-        """`done(Applied | Missing | Refuse)` after the commit; RelayError where a report is of the other stream."""
+        """`size`: bytes of these reports on the wire. `done(Applied | Missing | Refuse)` is called after the commit.
+
+        RelayError where a report is of the other stream.
+        """
         states: list[StateReport] = []
         for report in reports:
             if isinstance(report, Step | Log | Gap):
                 raise wrong_stream(report, "state")
             states.append(report)
         hashed = token_hash(token)
-        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states), done)
+        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states), done, UNIT + size)
 
     def _apply(
         self, tx: Tx, run_id: str, epoch: int, hashed: bytes, first_seq: int, reports: list[StateReport]

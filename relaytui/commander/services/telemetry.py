@@ -16,7 +16,7 @@ from relaytui.commander.services.hub import Hub
 from relaytui.commander.services.reports import Missing, wrong_stream
 from relaytui.commander.store import attempts
 from relaytui.commander.store import telemetry as store
-from relaytui.commander.store.writer import Writer
+from relaytui.commander.store.writer import UNIT, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import encode
 from relaytui.wire.feed import Point
@@ -147,7 +147,7 @@ class Telemetry:
                 stream.broken = True
             acked(stream.committed, error)
 
-        self._telemetry.submit_to(store.add_frames, (stream.id, frame, stream.last), done)
+        self._telemetry.submit_to(store.add_frames, (stream.id, frame, stream.last), done, UNIT + len(frame.data))
 
     def _show(self, last: store.Last, reports: Sequence[AnyReport]) -> None:
         run_id, epoch = last.run_id, last.epoch

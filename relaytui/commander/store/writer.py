@@ -12,6 +12,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,6 +26,13 @@ log = logging.getLogger(__name__)
 
 MAX_BATCH = 2_000
 """Units in one transaction, at most: bounds how long a renewal waits behind others."""
+MAX_BATCH_BYTES = 16 << 20
+MAX_WAITING = 32 << 20
+"""Bytes that may wait for the disk, of all connections together. Who would add to them waits, and nothing is lost."""
+UNIT = 1 << 10
+"""What a unit counts that does not say how large it is."""
+CLOSE_WITHIN = 0.5
+"""Seconds in which the last units are committed; what is left then was acknowledged to nobody, and is given up."""
 
 
 class Tx:
@@ -50,6 +58,7 @@ class _Work:
     gather: Gather[Any, Any] | None
     item: Any
     done: Done
+    size: int
 
 
 class Writer:
@@ -64,27 +73,46 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._closed = False
+        self._close_by = 0.0
+        self._waiting = 0
+        self._drained = asyncio.Event()
         self.refusals = 0
         """How often the disk did not take something: full, failing, read-only."""
         self._thread = threading.Thread(target=self._work, name=f"relay-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, unit: Unit[T], done: Done) -> None:
+    def submit(self, unit: Unit[T], done: Done, size: int = UNIT) -> None:
         """`done(result, None)` or `done(None, error)` is called in the loop, after the commit or the failure."""
-        self._put(_Work(unit, None, None, done))
+        self._put(_Work(unit, None, None, done, size))
 
-    def submit_to(self, gather: Gather[Item, Any], item: Item, done: Done) -> None:
+    def submit_to(self, gather: Gather[Item, Any], item: Item, done: Done, size: int = UNIT) -> None:
         """As `submit`, with whatever else waits for the same `gather` in one go: few statements for many items.
 
         Each statement lets go of the interpreter lock and has to win it back from the loop, so under load their
         number counts more than their work.
         """
-        self._put(_Work(None, gather, item, done))
+        self._put(_Work(None, gather, item, done, size))
 
     def _put(self, work: _Work) -> None:
         if self._closed:
-            raise RelayError("stopping", "the commander is stopping", "try again in a moment", status=503)
+            raise _stopping()
+        self._waiting += work.size
         self._queue.put(work)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes on their way to the disk."""
+        return self._waiting
+
+    @property
+    def full(self) -> bool:
+        return self._waiting >= MAX_WAITING and not self._closed
+
+    async def room(self) -> None:
+        """Until something may be added; each who waits looks again, so that they come in one by one."""
+        while self.full:
+            self._drained.clear()
+            await self._drained.wait()
 
     async def run(self, unit: Unit[T]) -> T:
         """The unit's result, committed. Cancelling the wait does not undo the unit."""
@@ -102,10 +130,12 @@ class Writer:
         return await future
 
     async def close(self) -> None:
-        """Commits what was submitted, then closes the database."""
+        """Commits what was submitted, as far as that takes no longer than `CLOSE_WITHIN`; then closes the database."""
         if not self._closed:
             self._closed = True
+            self._close_by = time.monotonic() + CLOSE_WITHIN
             self._queue.put(None)
+            self._drained.set()
         await asyncio.to_thread(self._thread.join)
 
     # -- in the thread -------------------------------------------------------------------------------------------
@@ -117,19 +147,21 @@ class Writer:
             first = take()
             if first is None:
                 break
-            batch = [first]
+            batch, size = [first], first.size
             try:
-                while len(batch) < MAX_BATCH:
+                while len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
                     item = more()
                     if item is None:
                         last = True
                         break
                     batch.append(item)
+                    size += item.size
             except queue.Empty:
                 pass
-            answers, changes = self._commit(batch)
+            late = self._closed and time.monotonic() > self._close_by
+            answers, changes = (_refused(batch), list[Change]()) if late else self._commit(batch)
             try:
-                self._loop.call_soon_threadsafe(self._deliver, answers, changes)
+                self._loop.call_soon_threadsafe(self._deliver, answers, changes, size)
             except RuntimeError:  # the loop is closed: nobody is left to tell
                 break
         self._db.close()
@@ -190,7 +222,9 @@ class Writer:
 
     # -- in the loop ---------------------------------------------------------------------------------------------
 
-    def _deliver(self, answers: list[_Answer], changes: list[Change]) -> None:
+    def _deliver(self, answers: list[_Answer], changes: list[Change], size: int) -> None:
+        self._waiting -= size
+        self._drained.set()
         if changes:
             try:
                 self._on_commit(changes)
@@ -201,3 +235,11 @@ class Writer:
                 done(result, error)
             except Exception:
                 log.exception("an answer could not be delivered")
+
+
+def _refused(batch: list[_Work]) -> list[_Answer]:
+    return [(work.done, None, _stopping()) for work in batch]
+
+
+def _stopping() -> RelayError:
+    return RelayError("stopping", "the commander is stopping", "try again in a moment", status=503)
