@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FAMILIES = frozenset({"lease", "run", "worker", "order", "commander", "key"})
+FAMILIES = frozenset({"lease", "run", "worker", "order", "commander", "key", "state"})
 """First words of kinds that are the commander's, whatever follows them."""
 DERIVED = frozenset({"checkpoint.published", "checkpoint.pruned", "hub.synced"})
 """Single kinds that follow from a report of another type; others of their family are for agents to say."""
