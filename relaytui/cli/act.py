@@ -7,26 +7,24 @@ from typing import TypeVar
 
 import click
 
-from relaytui.cli.options import Target, json_option, target_options
+from relaytui.cli.options import Target, epoch_options, json_option, target_options, usage
 from relaytui.cli.output import ago, print_json
 from relaytui.cli.session import ask
 from relaytui.client.answers import Drained, Forced, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
+from relaytui.shell.arguments import RUN_ID
+from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
 
 T = TypeVar("T")
 
 
 @click.command(name="force-acquire")
-@click.argument("run_id")
-@click.option("--why", default="", help="Goes into the history.")
+@click.argument("run_id", type=RUN_ID)
 @click.option(
     "--pod-gone", is_flag=True, help="You know that the old pod is gone: do not wait for its lease to run out."
 )
-@click.option(
-    "--expected-epoch", type=click.IntRange(0), help="Refuse if the run is at another epoch. Needed with --yes."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@epoch_options
 @target_options
 @json_option
 def force_acquire(
@@ -55,12 +53,8 @@ def force_acquire(
 
 
 @click.command()
-@click.argument("run_id")
-@click.option("--why", default="", help="Goes into the history.")
-@click.option(
-    "--expected-epoch", type=click.IntRange(0), help="Refuse if the run is at another epoch. Needed with --yes."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("run_id", type=RUN_ID)
+@epoch_options
 @target_options
 @json_option
 def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
@@ -80,12 +74,8 @@ def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes
 
 
 @click.command()
-@click.argument("run_id")
-@click.option("--why", default="", help="Goes into the history.")
-@click.option(
-    "--expected-epoch", type=click.IntRange(0), help="Refuse if the run is at another epoch. Needed with --yes."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("run_id", type=RUN_ID)
+@epoch_options
 @target_options
 @json_option
 def requeue(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
@@ -108,9 +98,7 @@ def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: 
     """The epoch on which the operator decided; asks unless that was said beforehand."""
     if yes:
         if expected is None:
-            raise RelayError(
-                "usage", "--yes needs --expected-epoch", "see it with `relay-tui runs`", exit_code=Exit.USAGE
-            )
+            raise usage("--yes needs --expected-epoch", "see it with `relay-tui runs`")
         return expected
     detail = ask(target, lambda client: client.run(run_id))
     if (verb == "requeue") != detail.run.status.ended:
@@ -119,9 +107,24 @@ def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: 
             "no_use", f"{run_id} is {detail.run.status.value}: nothing to {verb}", hint, exit_code=Exit.LEASE
         )
     click.echo(_describe(detail) + f"\n{consequence}", err=True)
-    if not click.confirm(f"{verb} {run_id}?", default=False, err=True):
-        raise click.Abort
+    if not _confirmed(f"{verb} {run_id}?"):
+        raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)
     return detail.run.epoch if expected is None else expected
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question, default=False, err=True)
+    except (click.Abort, OSError, UnicodeError) as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        click.echo(err=True)
+        raise RelayError(
+            "no_answer",
+            "nobody answered, so nothing was done",
+            "without a terminal say --yes, and with --expected-epoch on which epoch you decided",
+            exit_code=INTERRUPTED,
+        ) from None
 
 
 def _describe(detail: RunDetail) -> str:

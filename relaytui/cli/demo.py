@@ -19,11 +19,14 @@ import click
 
 from relaytui.cli.dashboard import check_terminal, exit_code, show
 from relaytui.cli.fleet import Fleet
-from relaytui.cli.options import json_option
+from relaytui.cli.options import json_option, usage
 from relaytui.cli.output import number, print_json, print_table
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import local_endpoint
 from relaytui.client.endpoint import Endpoint
+from relaytui.shell.arguments import PATH, Seconds
+from relaytui.shell.interrupt import INTERRUPTED
+from relaytui.shell.program import putting_away
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.numbers import Number
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from relaytui.cli.director import Director
 
 HEADLESS_STEPS, LIVE_STEPS = 240, 900
+SECONDS = 60.0
 LEASE_SECONDS = 6.0
 """Short, so that the killed agent's run is free again while one watches."""
 KEEP_LAST = 4
@@ -40,11 +44,11 @@ VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 
 @click.command()
 @click.option("--headless", is_flag=True, help="No dashboard: run for --seconds, then print a report.")
-@click.option("--seconds", type=click.FloatRange(5, 3600), default=60, show_default=True, help="With --headless.")
+@click.option("--seconds", type=Seconds(5, 3600), help="With --headless. [60]")
 @click.option("--steps", type=click.IntRange(40, 100_000), help="Steps of each run. [240; 900 in the dashboard]")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep everything in this new folder, for a look.")
+@click.option("--folder", type=PATH, help="Keep everything in this new folder, for a look.")
 @json_option
-def demo(headless: bool, seconds: float, steps: int | None, folder: Path | None, as_json: bool) -> int:
+def demo(headless: bool, seconds: float | None, steps: int | None, folder: Path | None, as_json: bool) -> int:
     """Real training on this machine, live: two runs, three agents, one of them killed with SIGKILL.
 
     Pod A trains a small character model, pod B tunes one by reward, pod C waits. When pod A is killed its lease runs
@@ -52,14 +56,17 @@ def demo(headless: bool, seconds: float, steps: int | None, folder: Path | None,
     the end, unless --folder names one.
     """
     if not headless:
+        if seconds is not None or as_json:
+            raise usage(f"--{'json' if as_json else 'seconds'} goes with --headless", "in the dashboard q ends it")
         try:
             check_terminal()
         except RelayError as error:
             error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
             raise
-    with stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS)) as (root, endpoint, fleet):
+    with putting_away(), stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS)) as staged:
+        root, endpoint, fleet = staged
         if headless:
-            return asyncio.run(_headless(root, endpoint, fleet, seconds, as_json))
+            return asyncio.run(_headless(root, endpoint, fleet, seconds or SECONDS, as_json))
         return _live(root, endpoint, fleet)
 
 
@@ -141,7 +148,7 @@ async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float
         await acting
     except asyncio.CancelledError:
         click.echo("interrupted; stopping the pods", err=True)
-        return 130
+        return INTERRUPTED
     report = await _report(director)
     if as_json:
         print_json(report)

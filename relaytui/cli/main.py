@@ -1,101 +1,25 @@
-"""`relay-tui`: the dashboard, and the same commander from the shell. Stdout is data, stderr is words."""
+"""Entry point of `relay-tui`. Ctrl-C is taken care of before anything that takes time is loaded."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import Any
 
-import click
+from relaytui.shell.interrupt import leave_at_once
 
-from relaytui import __version__
-from relaytui.cli.options import Target, target_options
-from relaytui.wire.errors import Exit, RelayError
-
-COMMANDS = {
-    # name: (module, attribute, one line of help). Loaded only when called, so that --help and --version stay quick.
-    "serve": ("relaytui.cli.serve", "serve", "Run the commander without a screen."),
-    "status": ("relaytui.cli.show", "status", "Is a commander running, and how is everything?"),
-    "runs": ("relaytui.cli.show", "runs", "List runs; with RUN_ID, one run's attempts and checkpoints."),
-    "workers": ("relaytui.cli.show", "workers", "List workers."),
-    "events": ("relaytui.cli.show", "events", "Who did what to what, when."),
-    "log": ("relaytui.cli.show", "log", "What a run's trainer printed."),
-    "force-acquire": ("relaytui.cli.act", "force_acquire", "Take a run away from its holder."),
-    "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
-    "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
-    "stop": ("relaytui.cli.stop", "stop", "Stop the commander of the state folder; runs train on."),
-    "token": ("relaytui.cli.token", "token", "Print the token that an agent or a remote client needs."),
-    "print-lium-command": ("relaytui.cli.lium", "print_lium_command", "Print how to start an agent on a Lium pod."),
-    "demo": ("relaytui.cli.demo", "demo", "Real training on this machine: three agents, one of them killed."),
-}
-
-EPILOG = """\b
-Exit codes:
-  0    done
-  1    failed, for a reason that has no code of its own
-  2    arguments, environment or configuration are wrong
-  69   no commander answers, or its port is taken
-  74   the state folder cannot be used (not a database, another owner)
-  75   a lease was refused or lost, or the run changed meanwhile
-  77   wrong or missing token, or a commander that did not prove who it is
-  130  interrupted
-"""
-
-
-class LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, words) for name, (_, _, words) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, invoke_without_command=True, epilog=EPILOG)
-@click.version_option(__version__, prog_name="relay-tui", message="%(prog)s %(version)s")
-@target_options
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of a commander started here. [env PORT, 8080]")
-@click.option("--theme", metavar="NAME", help="Theme of the dashboard; ctrl+p lists them.")
-@click.pass_context
-def cli(ctx: click.Context, target: Target, port: int | None, theme: str | None) -> None:
-    """Watch and steer training runs on pods that vanish.
-
-    Without a command this is the dashboard: it attaches to the commander of the state folder, or starts one.
-    """
-    if ctx.invoked_subcommand is None:
-        from relaytui.cli.dashboard import open_dashboard
-
-        ctx.exit(open_dashboard(target, port=port, theme=theme))
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import click
 
 
 def main() -> None:
-    """Entry point. Whatever goes wrong in a way that a person can mend is one line on stderr and an exit code."""
-    sys.exit(run(cli))
+    """Whatever goes wrong in a way that a person can mend is one line on stderr and an exit code."""
+    leave_at_once()
+    from relaytui.shell.program import start
+
+    sys.exit(start("relay-tui", _commands))
 
 
-def run(command: click.Command, **extra: Any) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a locale without UTF-8 must not turn a name into a traceback
-    try:
-        result = command.main(prog_name="relay-tui", standalone_mode=False, **extra)
-    except RelayError as error:
-        click.echo(f"relay-tui: {error}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader went away; nothing more to say, and nobody to say it to
-        return int(Exit.OK)
-    return result if isinstance(result, int) else int(Exit.OK)
+def _commands() -> click.Group:
+    from relaytui.cli.group import cli
+
+    return cli

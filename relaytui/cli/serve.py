@@ -8,19 +8,25 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from relaytui.cli.options import Target, json_option, target_options
+from relaytui.cli.options import Target, json_option, state_option, usage
 from relaytui.cli.output import print_json
+from relaytui.shell.arguments import WORDS, Seconds
+from relaytui.wire.url import BadUrl, plain_url
+
+if TYPE_CHECKING:
+    from relaytui.commander.settings import CommanderSettings
 
 
 @click.command()
-@click.option("--host", help="Address to listen on. [env RELAY_HOST, 127.0.0.1]")
+@click.option("--host", type=WORDS, help="Address to listen on. [env RELAY_HOST, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [env PORT, 8080]")
-@click.option("--lease-seconds", type=click.FloatRange(1, 86_400), help="[env RELAY_LEASE_SECONDS, 300]")
+@click.option("--lease-seconds", type=Seconds(1, 86_400), help="[env RELAY_LEASE_SECONDS, 300]")
 @click.option("--new-key", is_flag=True, help="Make a new key where the state folder's own is lost or damaged.")
-@target_options
+@state_option
 @json_option
 def serve(
     target: Target, host: str | None, port: int | None, lease_seconds: float | None, new_key: bool, as_json: bool
@@ -43,6 +49,7 @@ async def _serve(
     settings = CommanderSettings.from_env(
         os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds, new_key=new_key
     )
+    check(settings)
     _take_descriptors()
     commander = Commander(settings)
     stopped = asyncio.Event()
@@ -60,6 +67,20 @@ async def _serve(
         say("stopping; runs train on and report when a commander is back\n")
     finally:
         await commander.stop()
+
+
+def check(settings: CommanderSettings) -> None:
+    """RelayError where the address cannot be; a state folder that is not there yet is not made for that."""
+    from relaytui.commander.server import listen
+
+    settings.check_exposure()
+    try:
+        plain_url(f"http://[{settings.host}]" if ":" in settings.host else f"http://{settings.host}")
+    except BadUrl as error:
+        raise usage(f"the host {settings.host!r} {error}", "see --host and RELAY_HOST") from None
+    if not settings.state.exists():
+        # Of a folder that is there a running commander may say whose the port is.
+        listen(settings.host, settings.port).close()
 
 
 def _take_descriptors() -> None:

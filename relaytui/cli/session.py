@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from relaytui.cli.options import Target
+from relaytui.cli.options import Target, usage
 from relaytui.client.api import CommanderClient
-from relaytui.client.discover import remote_endpoint, running_commander
+from relaytui.client.discover import TOKEN_VARIABLE, remote_endpoint, running_commander
 from relaytui.client.endpoint import Endpoint
 from relaytui.wire.errors import Exit, RelayError
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 async def endpoint_of(target: Target) -> Endpoint:
     """The commander meant; RelayError `no_commander` where the state folder has none running."""
     if target.connect:
+        if not os.environ.get(TOKEN_VARIABLE, "given").strip():
+            raise usage(f"{TOKEN_VARIABLE} is empty", "set it to the operator's token, or unset it")
         return remote_endpoint(target.connect, target.state)
     endpoint = await running_commander(target.state)
     if endpoint is None:

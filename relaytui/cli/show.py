@@ -14,6 +14,7 @@ from relaytui.cli.session import ask
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
+from relaytui.shell.arguments import COUNT, MAX_COUNT, RUN_ID
 from relaytui.wire.rows import RunRow
 from relaytui.wire.text import clean
 
@@ -49,7 +50,7 @@ def status(target: Target, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run_id", required=False)
+@click.argument("run_id", type=RUN_ID, required=False)
 @target_options
 @json_option
 def runs(target: Target, run_id: str | None, as_json: bool) -> None:
@@ -160,8 +161,8 @@ def workers(target: Target, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--run", metavar="RUN_ID", help="Only events of this run.")
-@click.option("--after", type=click.IntRange(0), help="Only events with a higher id; for programs that follow.")
+@click.option("--run", type=RUN_ID, metavar="RUN_ID", help="Only events of this run.")
+@click.option("--after", type=COUNT, help="Only events with a higher id; for programs that follow.")
 @click.option("--limit", type=click.IntRange(1, 5000), default=100, show_default=True)
 @target_options
 @json_option
@@ -180,8 +181,8 @@ def events(target: Target, run: str | None, after: int | None, limit: int, as_js
 
 
 @click.command()
-@click.argument("run_id")
-@click.option("--epoch", type=click.IntRange(1), help="Of this attempt only.")
+@click.argument("run_id", type=RUN_ID)
+@click.option("--epoch", type=click.IntRange(1, MAX_COUNT), help="Of this attempt only.")
 @click.option("--lines", "limit", type=click.IntRange(1, 5000), default=200, show_default=True)
 @target_options
 @json_option

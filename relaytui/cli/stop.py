@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import click
 
-from relaytui.cli.options import Target, target_options
+from relaytui.cli.options import Target, state_option
 from relaytui.cli.session import endpoint_of
 from relaytui.client.discover import read_address
 from relaytui.wire.errors import Exit, RelayError
@@ -19,11 +19,9 @@ STOP_SECONDS = 10.0
 
 
 @click.command()
-@target_options
+@state_option
 def stop(target: Target) -> None:
     """Stop the commander of the state folder. Runs train on, and report when a commander is back."""
-    if target.connect:
-        raise RelayError("usage", "a commander elsewhere is stopped where it runs", "leave out --connect", exit_code=2)
     asyncio.run(endpoint_of(target))  # it proved that it is this folder's, so the process is the one to stop
     address = read_address(target.state)
     if address is None:

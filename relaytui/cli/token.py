@@ -6,7 +6,7 @@ import os
 
 import click
 
-from relaytui.cli.options import Target, target_options
+from relaytui.cli.options import Target, state_option
 from relaytui.client.discover import read_key
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import Role, derived_token
@@ -14,7 +14,7 @@ from relaytui.wire.proof import Role, derived_token
 
 @click.command()
 @click.argument("role", type=click.Choice(["worker", "operator"]))
-@target_options
+@state_option
 def token(target: Target, role: Role) -> None:
     """Print the token of ROLE on stdout, and nothing else.
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.text import clean
+from relaytui.wire.url import BadUrl, plain_url
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,15 @@ class Endpoint:
 
     url: str
     token: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.token.isascii() or not self.token.isprintable() or " " in self.token:
+            raise RelayError(
+                "bad_token",
+                f"the token for {self.url} holds characters that a header cannot carry",
+                "set RELAY_TOKEN to what `relay-tui token operator` prints where the commander runs",
+                exit_code=Exit.USAGE,
+            )
 
     @property
     def host(self) -> str:
@@ -29,29 +39,12 @@ class Endpoint:
 
 def clean_url(text: str) -> str:
     """An operator's URL as `http(s)://host[:port]`; RelayError `bad_url` where it is none."""
-
-    def bad(why: str) -> RelayError:
-        return RelayError(
-            "bad_url",
-            f"{clean(text, 120)!r} is no commander's address: {why}",
-            "write it as http://HOST:PORT",
-            exit_code=Exit.USAGE,
-        )
-
     try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        port = parts.port
-    except ValueError as error:
-        raise bad(str(error)) from None
-    if parts.scheme not in ("http", "https"):
-        raise bad("only http and https are spoken")
-    if "@" in parts.netloc:
-        raise bad("a token never goes into an address (set RELAY_TOKEN)")
-    if not parts.hostname or not parts.netloc.isascii() or any(c.isspace() for c in parts.netloc):
-        raise bad("it names no host")
-    if parts.path.strip("/") or parts.query or parts.fragment:
-        raise bad("it has a path")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    default = {"http": 80, "https": 443}[parts.scheme]
-    suffix = "" if port in (None, default) else f":{port}"
-    return f"{parts.scheme}://{host}{suffix}"
+        return plain_url(text if "://" in text else f"http://{text}")
+    except BadUrl as error:
+        raise RelayError(
+            "bad_url",
+            f"{clean(text, 120)!r} is no commander's address: it {error}",
+            "write it as http://HOST:PORT; a token goes into RELAY_TOKEN",
+            exit_code=Exit.USAGE,
+        ) from None

@@ -15,7 +15,7 @@ from relaytui.client.endpoint import Endpoint
 from relaytui.client.link import Link, LinkState
 from relaytui.client.proving import open_session, prove_commander
 from relaytui.wire.codec import decode, encode
-from relaytui.wire.errors import RelayError
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.feed import ServerFeed, Watch
 from relaytui.wire.text import clean
 
@@ -73,7 +73,7 @@ class Feed:
                     await self._stay(session)
                     self._lost("the commander closed the feed")
                 except RelayError as error:
-                    if error.code == "unreachable":
+                    if error.exit_code == Exit.UNAVAILABLE:
                         self._lost(error.message)
                     else:
                         self._set(LinkState.REFUSED, str(error))

@@ -17,6 +17,8 @@ from relaytui.wire.text import clean
 
 MAX_HEALTH_BYTES = 65_536
 """A stranger on the port may answer with anything, without end."""
+PROOF_SECONDS = 4.0
+"""A commander answers within milliseconds; one that is swapped out or behind a slow line, within a second or two."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -57,10 +59,13 @@ async def prove_commander(session: aiohttp.ClientSession, endpoint: Endpoint) ->
             f"{endpoint.url}/api/health",
             headers={CHALLENGE_HEADER: nonce, "Host": endpoint.host},
             allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=PROOF_SECONDS, connect=PROOF_SECONDS / 2),
         ) as answer:
-            body = await answer.content.read(MAX_HEALTH_BYTES)
+            body = await _whole(answer)
             status = answer.status
-    except (aiohttp.ClientConnectionError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientConnectionError, OSError) as error:
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+            raise _silent(endpoint) from None
         raise unreachable(endpoint.url, error) from None
     except (aiohttp.ClientError, ValueError) as error:
         raise _stranger(endpoint, f"it does not speak HTTP as a commander does: {clean(str(error), 120)}") from None
@@ -76,6 +81,26 @@ async def prove_commander(session: aiohttp.ClientSession, endpoint: Endpoint) ->
     if health.name == "relay":
         raise _stranger(endpoint, "it is a commander of another state folder, or the token is not one of its own")
     raise _stranger(endpoint, "it is not a commander")
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, as far as a commander's could go: one read may give no more than its first bytes."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > MAX_HEALTH_BYTES:
+            break
+    return bytes(body)
+
+
+def _silent(endpoint: Endpoint) -> RelayError:
+    return RelayError(
+        "silent",
+        f"something listens at {endpoint.url} and did not answer within {PROOF_SECONDS:g} s",
+        "it is a commander that is stopped or very busy, or something else on that port; no token was sent",
+        exit_code=Exit.UNAVAILABLE,
+        status=0,
+    )
 
 
 def _stranger(endpoint: Endpoint, why: str) -> RelayError:

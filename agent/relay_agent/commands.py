@@ -1,0 +1,73 @@
+"""The commands of `relay-agent`. Heavy modules load only where they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import relaytui
+from relaytui.shell.arguments import PATH
+
+EPILOG = """\b
+Set in the environment, or in run.yaml (environment wins):
+  COMMANDER_URL         where the commander listens, http(s)://host[:port]
+  RELAY_SHARED_SECRET   what lets this worker in; `relay-tui token worker` prints it
+  RUN_ID  MODE          the run to train; sft or rl
+  RELAY_L1_ROOT         where the volume is mounted (/mnt/relay)
+  RELAY_RUN_CONFIG      path of run.yaml; run.example.yaml explains every key
+  SLIME_SFT_CMD         a trainer of your own instead of launchers/launch_sft.sh
+\b
+Exit codes:
+  the trainer's own code, 128 + n when signal n ended it, and
+  1    the trainer ended early with 0, or something failed that has no code of its own
+  2    configuration, launcher or volume cannot be used
+  69   no commander answers (doctor only; a training waits for it)
+  74   the volume failed before the trainer started, or stdout cannot be written (doctor)
+  75   the lease was refused or lost: another agent trains this run, or it has ended
+  77   wrong secret, or what listens there did not prove that it is our commander
+  130  interrupted before anything was begun
+  141  whoever read stdout went away (doctor)
+"""
+
+
+@click.group(invoke_without_command=True, epilog=EPILOG)
+@click.version_option(relaytui.__version__, prog_name="relay-agent", message="%(prog)s %(version)s")
+@click.option("--config", type=PATH, help="run.yaml. [env RELAY_RUN_CONFIG]")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None) -> int:
+    """Train a run on this pod.
+
+    Acquires the run's lease, resumes it from its newest whole checkpoint, starts the trainer, publishes what it saves
+    and reports to the commander. Training outlives the commander, the network and the laptop. SIGTERM stops it: what
+    the trainer saves on the way is published, and the run is free for the next pod.
+    """
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = config
+        return 0
+    import asyncio
+
+    from relay_agent.config import load
+    from relay_agent.process import hide_secrets, settle_in
+    from relay_agent.runner import run
+
+    settle_in()
+    settings = load(config=config)
+    hide_secrets()
+    return asyncio.run(run(settings))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.pass_obj
+def doctor(config: Path | None, as_json: bool) -> int:
+    """Check configuration, launcher, volume, commander, token and clock, and say what is wrong.
+
+    Changes nothing. The exit code is 0, or that of the first check that failed.
+    """
+    import asyncio
+
+    from relay_agent.doctor import examine, print_checks
+
+    checks = asyncio.run(examine(config))
+    return print_checks(checks, as_json)

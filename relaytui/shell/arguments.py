@@ -1,0 +1,124 @@
+"""Arguments of commands, checked where they come in: what is empty, not a number or made to hurt is no guess."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from relaytui.wire.ids import is_id
+from relaytui.wire.text import clean
+from relaytui.wire.url import BadUrl, plain_url
+
+MAX_COUNT = 2**53
+"""Epochs, event ids: what JSON carries exactly."""
+MAX_TEXT = 1_024
+_MAX_PART, _MAX_PATH = 255, 4_000
+"""Bytes that file systems take, of one name and of a whole path."""
+
+
+def shown(value: str) -> str:
+    return repr(clean(value.encode("utf-8", "replace").decode(), 80))
+
+
+class _Checked(click.ParamType):  # type: ignore[type-arg]
+    """`check` gives what the value means, or raises ValueError with what it should be."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.check(value)
+        except ValueError as error:
+            said = str(error)
+            self.fail(said if not value else f"{shown(value)} {said}", param, ctx)
+
+    def check(self, text: str) -> Any:
+        raise NotImplementedError
+
+
+class RunId(_Checked):
+    name = "run_id"
+
+    def check(self, text: str) -> str:
+        if not is_id(text):
+            raise ValueError(
+                "should be a run's name: 128 letters, digits, dots, dashes and underscores at most, no dot or dash first"
+            )
+        return text
+
+
+class FilePath(_Checked):
+    """A path, with `~` made whole; not asked whether it is there."""
+
+    name = "path"
+
+    def check(self, text: str) -> Path:
+        return usable_path(text)
+
+
+class Words(_Checked):
+    """One line of text that is said to people, or handed on to other programs. `least`: 0 takes none, too."""
+
+    name = "text"
+
+    def __init__(self, *, least: int = 1, most: int = MAX_TEXT) -> None:
+        self._least = least
+        self._most = most
+
+    def check(self, text: str) -> str:
+        if len(text.strip()) < self._least:
+            raise ValueError("should not be empty")
+        if len(text) > self._most:
+            raise ValueError(f"should be {self._most} characters at most")
+        if clean(text, self._most) != text:
+            raise ValueError("should be plain text without control or invisible characters")
+        return text
+
+
+class Url(_Checked):
+    name = "url"
+
+    def check(self, text: str) -> str:
+        try:
+            return plain_url(text if "://" in text else f"http://{text}")
+        except BadUrl as error:
+            raise ValueError(f"{error}" if text else "should be http(s)://host[:port], not empty") from None
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds: nan is in no range, and click lets it pass."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
+RUN_ID = RunId()
+PATH = FilePath()
+WORDS = Words()
+WHY = Words(least=0)
+URL = Url()
+COUNT = click.IntRange(0, MAX_COUNT)
+
+
+def usable_path(text: str) -> Path:
+    """ValueError where no file system has such a path, or `~user` is nobody."""
+    if not text:
+        raise ValueError("should be a path, not empty")
+    if "\0" in text:
+        raise ValueError("should be a path: there is a NUL in it")
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("begins with ~ and a user that does not exist") from None
+    if len(os.fsencode(path)) > _MAX_PATH or any(len(os.fsencode(part)) > _MAX_PART for part in path.parts):
+        raise ValueError(f"should be a path: it, or a name in it, is too long ({_MAX_PART} bytes a name)")
+    return path
