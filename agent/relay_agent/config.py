@@ -10,12 +10,12 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import is_id
+from relaytui.wire.url import BadUrl, plain_url
 
 CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
 DEFAULT_CONFIG = Path("configs/run.yaml")
@@ -84,21 +84,10 @@ def _secret(value: object) -> str:
 
 
 def _url(value: object) -> str:
-    text = _word(value)
     try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise _Bad("is not a URL") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _Bad("should be http(s)://host[:port]")
-    if parts.username is not None or parts.password is not None:
-        raise _Bad("should hold no user and password; the secret goes into RELAY_SHARED_SECRET")
-    if parts.path not in ("", "/") or parts.query or parts.fragment or port == 0 or re.search(r"\s", text):
-        raise _Bad("should be http(s)://host[:port] and nothing after it")
-    if any(not 0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
-        raise _Bad("should name a host: that one has a part that is empty or over 63 letters")
-    return f"{parts.scheme}://{parts.netloc}"
+        return plain_url(_word(value))
+    except BadUrl as error:
+        raise _Bad(str(error)) from None
 
 
 def _flag(value: object) -> bool:
