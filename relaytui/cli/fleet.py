@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -69,13 +70,16 @@ class Fleet:
         self.pods[name].wait()
 
     def stop(self) -> None:
-        """SIGTERM to all, as a provider would; SIGKILL to whoever is still there after STOP_SECONDS."""
+        """SIGTERM to all, as a provider would; SIGKILL to whoever is still there after STOP_SECONDS, or at Ctrl-C."""
         left = [pod for pod in self.pods.values() if pod.poll() is None]
         for pod in left:
             pod.send_signal(signal.SIGTERM)
-        for pod in left:
-            try:
-                pod.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                pod.kill()
-                pod.wait()
+        try:
+            for pod in left:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    pod.wait(STOP_SECONDS)
+        finally:  # also where Ctrl-C says that nobody wants to wait for that
+            for pod in left:
+                if pod.poll() is None:
+                    pod.kill()
+                    pod.wait()
