@@ -149,6 +149,7 @@ class Rig:
             "RELAY_L1_ROOT": str(self.volume),
             "RELAY_AGENT_STATE": str(self.root / worker),
             "RELAY_SETTLE_SECONDS": "0.5",
+            "ORPHAN_TIMEOUT": "0",  # a pod is killed whole, unless a test says otherwise
             "RUN_ID": self.run_id,
             "WORKER_ID": worker,
             **({"SLIME_SFT_CMD": command} if command else {}),
@@ -161,6 +162,16 @@ class Rig:
             )
         self.agents.append(Agent(process, path))
         return self.agents[-1]
+
+    def pod_folder(self, worker: str = "pod-a", epoch: int = 1) -> Path:
+        """What an agent keeps of an attempt."""
+        return self.root / worker / "runs" / self.run_id / f"e{epoch:08d}"
+
+    def guard(self, worker: str = "pod-a", epoch: int = 1) -> str:
+        """The mark of an attempt's trainer."""
+        note = self.pod_folder(worker, epoch) / "attempt.json"
+        text = eventually(lambda: note.exists() and note.read_bytes(), "a note of the attempt")
+        return str(json.loads(text)["guard"])
 
     def checkpoints(self) -> list[str]:
         """Names of published checkpoints on the volume; each must be whole."""

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from relay_agent import guardian, leftovers, supervise
+from relay_agent import guardian, supervise
 from relay_agent.supervise import Supervised, stop_leftovers
-from relaytui.wire.clock import SystemClock
 from relaytui.wire.errors import RelayError
 
 
@@ -28,7 +27,7 @@ class Heard:
     def output(self, data: bytes) -> None:
         self.data += data
 
-    def skip(self, lines: int) -> None:
+    def skip(self, lines: int, size: int) -> None:
         self.skipped += lines
 
 
@@ -68,7 +67,7 @@ async def test_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path) -> None:
 
 
 async def test_a_program_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    trainer = Supervised(tmp_path / "log", lambda data: None, lambda lines: None)
+    trainer = Supervised(tmp_path / "log", lambda data: None, lambda lines, size: None)
     with pytest.raises(RelayError, match="No such file") as refused:
         await trainer.start(("/nowhere/launch.sh",), {"PATH": "/bin"}, "guard-missing", 1.0)
     assert refused.value.exit_code == 2
@@ -141,7 +140,7 @@ import asyncio, os, sys
 from pathlib import Path
 from relay_agent.supervise import Supervised
 async def main():
-    trainer = Supervised(Path({str(tmp_path)!r}) / "log", lambda data: None, lambda lines: None)
+    trainer = Supervised(Path({str(tmp_path)!r}) / "log", lambda data: None, lambda lines, size: None)
     argv = ("bash", "-c", "trap '' TERM; while :; do sleep 0.1; done")
     pid = await trainer.start(argv, dict(os.environ), "guard-orphan", 0.2)
     print(pid, flush=True)
@@ -165,8 +164,8 @@ async def test_when_the_guardian_dies_nothing_of_the_trainer_is_left(tmp_path: P
     )
     while b"up" not in heard.data:
         await asyncio.sleep(0.01)
-    assert trainer._guardian is not None
-    trainer._guardian.send_signal(signal.SIGKILL)
+    assert trainer._child is not None
+    trainer._child.send_signal(signal.SIGKILL)
     assert await asyncio.wait_for(trainer.exited, 10) == 137
     await asyncio.wait_for(trainer.gone, 10)
     assert not alive(int((tmp_path / "pid").read_text()))
@@ -177,8 +176,8 @@ async def test_the_guardian_is_small_and_has_its_own_name(tmp_path: Path) -> Non
     trainer, heard = await start(tmp_path, "echo up; sleep 300")
     while b"up" not in heard.data:
         await asyncio.sleep(0.01)
-    assert trainer._guardian is not None
-    status = Path(f"/proc/{trainer._guardian.pid}/status").read_text()
+    assert trainer._child is not None
+    status = Path(f"/proc/{trainer._child.pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert fields["Name"] == "relay-guardian"
     assert int(fields["VmRSS"].split()[0]) < 12 * 1024
@@ -213,14 +212,6 @@ async def test_what_is_planted_in_place_of_the_log_is_not_read(tmp_path: Path) -
     (tmp_path / "link").symlink_to("secret")
     assert await asyncio.wait_for(asyncio.to_thread(supervise._read, tmp_path / "log", 0, 10), 5) == b""
     assert supervise._read(tmp_path / "link", 0, 10) == b""
-
-
-async def test_a_planted_note_hangs_nothing(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "run-1.json")
-    clock = SystemClock()
-    assert await asyncio.wait_for(asyncio.to_thread(leftovers.clean_up, tmp_path, "run-1", clock), 5) == 0
-    leftovers.write_note(tmp_path, "run-1", 1, "guard", clock)
-    assert [path.name for path in tmp_path.iterdir()] == ["run-1.json"]
 
 
 @pytest.fixture
@@ -258,7 +249,7 @@ async def test_a_frozen_guardian_is_thawed_by_an_order(tmp_path: Path, marked: s
 async def test_a_guardian_that_stays_frozen_is_done_without(
     tmp_path: Path, marked: str, hurried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "_thaw", lambda pid: None)
+    monkeypatch.setattr(supervise, "thaw", lambda pid: None)
     daemon = f"env -i {shutil.which('setsid')} {shutil.which('bash')} -c ': {marked}; while :; do /bin/sleep 1; done'"
     script = f": {marked}; trap '' TERM; ({daemon} &); sleep 0.5; kill -STOP $PPID; touch {tmp_path}/up"
     script += "; while :; do sleep 1; done"
@@ -273,8 +264,8 @@ async def test_a_guardian_that_stays_frozen_is_done_without(
     assert await asyncio.wait_for(trainer.exited, 5) == 137
     await asyncio.wait_for(trainer.gone, 5)
     assert with_word(marked) == []
-    assert trainer._guardian is not None
-    assert trainer._guardian.returncode == -9
+    assert trainer._child is not None
+    assert trainer._child.returncode == -9
 
 
 async def test_a_guardian_frozen_after_the_trainer_is_not_waited_for(tmp_path: Path, marked: str) -> None:
@@ -283,8 +274,8 @@ async def test_a_guardian_frozen_after_the_trainer_is_not_waited_for(tmp_path: P
     trainer = Supervised(tmp_path / "log", heard.output, heard.skip, last_word=0.3)
     await trainer.start(("bash", "-c", script), {"PATH": os.environ["PATH"]}, f"guard-{marked}", 60)
     assert await asyncio.wait_for(trainer.exited, 5) == 4
-    assert trainer._guardian is not None
-    trainer._guardian.send_signal(signal.SIGSTOP)
+    assert trainer._child is not None
+    trainer._child.send_signal(signal.SIGSTOP)
     await asyncio.wait_for(trainer.gone, 5)
     assert with_word(marked) == []
 
@@ -311,7 +302,7 @@ async def test_nothing_is_heard_of_a_trainer_before_it_has_started(tmp_path: Pat
     order: list[str] = []
     asyncio.get_running_loop().call_later(0.02, time.sleep, 0.3)  # all of it arrives in one piece
     for number in range(5):
-        trainer = Supervised(tmp_path / f"log{number}", lambda data: order.append("output"), lambda lines: None)
+        trainer = Supervised(tmp_path / f"log{number}", lambda data: order.append("output"), lambda lines, size: None)
         env = {"PATH": os.environ["PATH"]}
         await trainer.start(("bash", "-c", "echo step"), env, f"guard-{tmp_path.name}-{number}", 1)
         order.append("started")

@@ -14,6 +14,7 @@ from relay_agent.follow import Follower
 from relay_agent.health import MAX_STRETCHES, Health
 from relay_agent.output import LINE_BYTES, Lines
 from relay_agent.progress import Progress, read
+from relay_agent.spool import Mark
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 from relaytui.wire.text import MAX_LINE
 
@@ -188,10 +189,12 @@ class Clock:
 
 
 def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
-    clock, reports, woken = Clock(), list[TelemetryReport](), list[int]()
-    follower = Follower(Progress(), clock, reports.append, lambda: woken.append(1))
+    clock, reports, woken, marks = Clock(), list[TelemetryReport](), list[int](), list[Mark]()
+    follower = Follower(Progress(), clock, reports.append, marks.append, lambda: woken.append(1))
     follower.feed(b"one\nstep 1/9 loss 3.0\nunfinished")
-    follower.skip(40)
+    assert marks[-1] == Mark(22, 3), "a line that is not whole yet is read again"
+    follower.skip(40, 900)
+    assert marks[-1] == Mark(932, 43)
     follower.feed(b"after\n" + b"y" * 3000 + b"\n" * 30)
     follower.feed(b"\r 10%\r 11%")
     clock.now = 1.0
@@ -212,9 +215,33 @@ def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
     assert woken
 
 
+def test_a_new_agent_knows_what_the_old_one_read_and_tells_only_what_comes_after() -> None:
+    first, marks = list[TelemetryReport](), list[Mark]()
+    printed = b"".join(f"step {n}/40 loss {4 - n / 20}\n".encode() for n in range(3, 31))
+    follower = Follower(Progress(2), Clock(), first.append, marks.append, lambda: None)
+    follower.feed(printed[:300])
+    mark = marks[-1]
+    second, began = list[TelemetryReport](), list[tuple[int, bool]]()
+    other = Follower(Progress(2), Clock(), second.append, marks.append, lambda: None)
+    other.on_first_step = lambda step, told: began.append((step, told))
+    other.replay(printed[: mark.offset])
+    assert (second, began) == ([], [(3, True)])
+    assert (other.progress.first, other.progress.total, other.progress.rate) == (3, 40, None)
+    other.go_on(mark)
+    other.feed(printed[mark.offset :])
+    steps = [report.step for report in first + second if isinstance(report, Step)]
+    assert steps == list(range(3, 31))
+    n = 1
+    for report in first + second:
+        if isinstance(report, Log):
+            assert report.n == n
+            n += len(report.lines)
+    assert n == 29
+
+
 def test_a_diverged_loss_travels_by_name() -> None:
     reports: list[TelemetryReport] = []
-    follower = Follower(Progress(), Clock(), reports.append, lambda: None)
+    follower = Follower(Progress(), Clock(), reports.append, lambda mark: None, lambda: None)
     follower.feed(b"step=5 loss=nan\n")
     (step,) = [report for report in reports if isinstance(report, Step)]
     assert step.metrics == {"loss": "nan"}
@@ -235,7 +262,7 @@ def test_a_diverged_loss_travels_by_name() -> None:
 )
 def test_which_steps_had_no_finite_loss(lines: str, begins: list[int], unhealthy: list[int]) -> None:
     said: list[int] = []
-    follower = Follower(Progress(), Clock(), lambda report: None, lambda: None)
+    follower = Follower(Progress(), Clock(), lambda report: None, lambda mark: None, lambda: None)
     follower.on_nonfinite = said.append
     follower.feed("".join(f"{line}\n" for line in lines.split(";")).encode())
     assert said == begins
@@ -251,7 +278,7 @@ def test_a_loss_that_comes_and_goes_is_said_so_often_and_no_more() -> None:
 
 def test_many_long_lines_make_reports_of_bounded_size() -> None:
     reports: list[TelemetryReport] = []
-    follower = Follower(Progress(), Clock(), reports.append, lambda: None)
+    follower = Follower(Progress(), Clock(), reports.append, lambda mark: None, lambda: None)
     follower.feed((b"z" * 3900 + b"\n") * 200)
     logs = [report for report in reports if isinstance(report, Log)]
     assert sum(len(log.lines) for log in logs) == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -89,7 +88,7 @@ def test_an_agent_killed_leaves_nothing_and_its_run_goes_on_elsewhere(rig: Rig) 
     eventually(lambda: rig.run()["newest_step"] >= 5, "a checkpoint")
     waiting = rig.agent(mock("--steps", 60, "--step-seconds", 0.01, "--save-every", 10), worker="pod-b")
     waiting.heard("waiting for run")
-    guard = eventually(lambda: json.loads((rig.root / "pod-a" / f"{rig.run_id}.json").read_bytes())["guard"], "a note")
+    guard = rig.guard()
     assert guardian.tree(guard)
     first.process.kill()
     eventually(lambda: not guardian.tree(guard), "the trainer's tree gone", 6)
@@ -204,9 +203,8 @@ def test_a_run_that_has_ended_is_not_asked_for_again(rig: Rig) -> None:
 def test_what_a_killed_pod_left_behind_is_stopped_by_the_next_agent(rig: Rig) -> None:
     """Agent and guardian die in the same moment: what is in another session by then is found by its mark."""
     first = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--children", 2, "--daemons"))
-    note = rig.root / "pod-a" / f"{rig.run_id}.json"
     eventually(lambda: rig.run()["step"] >= 2, "two steps")
-    guard = json.loads(note.read_bytes())["guard"]
+    guard = rig.guard()
     parents = {pid: parent for pid, (parent, _) in guardian.processes().items()}
     (keeper,) = [pid for pid, parent in parents.items() if parent == first.process.pid]
     first.process.send_signal(signal.SIGSTOP)

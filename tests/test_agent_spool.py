@@ -1,4 +1,4 @@
-"""The spool: numbers that never mean two things, nothing lost but what is counted; and the lease that reports go under."""
+"""The spool: numbers that never mean two things, nothing lost but what is counted; and the lease it all goes under."""
 
 from __future__ import annotations
 
@@ -328,13 +328,13 @@ def test_a_full_disk_is_said_once_and_loses_nothing(tmp_path: Path) -> None:
 def test_how_far_the_output_was_read_is_kept(tmp_path: Path) -> None:
     queue, _ = lane(tmp_path)
     queue.append(Log(1.0, 1, ["a", "b"]))
-    queue.note(Mark(4, 3, 0))
+    queue.note(Mark(4, 3))
     queue.append(step(7))
-    queue.note(Mark(20, 4, 7))
+    queue.note(Mark(20, 4))
     commander = Commander()
     commander.take_all(queue)
     after, _ = lane(tmp_path)
-    assert after.mark == Mark(20, 4, 7)
+    assert after.mark == Mark(20, 4)
 
 
 def flip(path: Path, rng: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""One attempt at a run, from the claim to the report that ends it."""
+"""One attempt at a run, from the claim to the report that ends it; or from where an agent that is gone left it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,39 @@ import contextlib
 import os
 import random
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from relay_agent.acquire import Grant
-from relay_agent.checkpoints.publish import Fenced, Published
-from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
-from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.beginning import Beginning
+from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
 from relay_agent.follow import Follower
+from relay_agent.guardian import EARLY
 from relay_agent.journal import Journal
 from relay_agent.lease import Lease
-from relay_agent.leftovers import forget, write_note
-from relay_agent.link import Link, LinkLost
+from relay_agent.link import Link
+from relay_agent.pod import VERSION, Note, Pod, start_of
 from relay_agent.process import say
 from relay_agent.progress import Progress
 from relay_agent.publisher import Publisher
+from relay_agent.rejoin import Rejoining, replay
 from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
+from relay_agent.takeover import Act, Found
+from relay_agent.telling import Teller
+from relay_agent.tenure import Tenure
 from relay_agent.trainer import Launch, refuse_too_large, trainer_environment
-from relay_agent.verdict import Verdict, judge, never_started, volume_failed
+from relay_agent.verdict import Verdict, given_back, judge, never_started, volume_failed
 from relay_agent.volume import Claim, RunFolder, claim, highest_claim
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
-from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.messages import Order, Refused, Renew, Renewed
-from relaytui.wire.status import OrderKind, Outcome
+from relaytui.wire.errors import RelayError
+from relaytui.wire.messages import CheckpointRef, Order, Refused, RunConfig
+from relaytui.wire.status import Outcome
 from relaytui.wire.text import clean
 
 LAST_WORD = 300.0
@@ -43,7 +48,29 @@ SAY_AFTER = 3.0
 """Seconds of that in silence."""
 VOLUME_ANSWERS = 5.0
 """Seconds to wait for the volume's word on who holds the run, where it decides only what a file for people says."""
-RENEW_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What an attempt starts with. `found`: what an agent that is gone left of it on this pod."""
+
+    lease: Lease
+    config: RunConfig
+    newest: CheckpointRef | None
+    spool: Spool
+    guard: str
+    found: Found | None = None
+
+    @classmethod
+    def new(cls, lease: Lease, config: RunConfig, newest: CheckpointRef | None, pod: Pod) -> Holding:
+        """Of a grant. Without a disk for it the spool is in memory, and nobody can take the attempt over."""
+        folder: Path | None = None
+        try:
+            folder = pod.make_folder(lease.run_id, lease.epoch)
+        except OSError as error:
+            say(f"{pod.root} cannot be used: {error.strerror or error}; reports wait in memory only")
+        spool = Spool(lease.run_id, lease.epoch, lease.token, folder, trouble=say)
+        return cls(lease, config, newest, spool, f"{lease.run_id}.{lease.epoch}.{secrets.token_hex(8)}")
 
 
 class Attempt:
@@ -52,8 +79,9 @@ class Attempt:
         settings: Settings,
         folder: RunFolder,
         launch: Launch,
-        grant: Grant,
+        holding: Holding,
         incarnation: str,
+        pod: Pod,
         link: Link,
         stop: Stop,
         clock: Clock,
@@ -62,38 +90,40 @@ class Attempt:
         self._settings = settings
         self._folder = folder
         self._launch = launch
-        self._config = grant.answer.config
-        self._newest = grant.answer.newest
+        self._holding = holding
         self._incarnation = incarnation
+        self._pod = pod
         self._link = link
         self._stop = stop
         self._clock = clock
-        self._rng = rng
         self._ended = False
-        self._cut_off = False
-        self._unknown = False
-        self._anew = ""  # why it starts from the beginning although there was more
-        self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
-        self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
-        self.lease: Lease = grant.lease
-        self.epoch = self.lease.epoch
-        self.spool = Spool(self.lease.run_id, self.epoch, self.lease.token)
+        self.epoch = holding.lease.epoch
         self.journal = Journal(folder, settings.worker_id, clock)
         self.journal.epoch = self.epoch
-        self._guard = f"{settings.run_id}.{self.epoch}.{secrets.token_hex(8)}"
+        self.tell = Teller(holding.spool, self.journal, clock, link.wake)
+        margin = settings.stop_grace + EARLY if settings.on_lease_loss == "stop" else None
+        self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, margin)
+        found = holding.found
+        self._rejoining = Rejoining(found, launch.digest, self.tenure, self.tell, stop) if found else None
+
+    @property
+    def again(self) -> bool:
+        """Once it has ended: whether the run is to be acquired anew at once."""
+        return self._rejoining is not None and self._rejoining.again
 
     # -- the story -----------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
         """The exit code of the agent: the trainer's own, or one of ours where the lease was lost."""
         self.journal.open()
-        self._link.spool = self.spool
-        renewing = asyncio.create_task(self._renew(), name="renew")
+        self._link.spool = self._holding.spool
+        renewing = asyncio.create_task(self.tenure.renew(), name="renew")
         try:
-            await self._granted()
+            if self._rejoining is None:
+                await self._granted()
             try:
-                verdict = await self._train()
+                verdict = await (self._train() if self._rejoining is None else self._rejoin(self._rejoining))
             except OSError as error:
                 refused = volume_failed(error, self._settings.l1_root)
             except RelayError as error:
@@ -101,7 +131,7 @@ class Attempt:
             else:
                 await self._end(verdict)
                 return verdict.exit_code
-            self.event("attempt.refused", str(refused))
+            self.tell.event("attempt.refused", str(refused))
             await self._end(never_started(refused, self._stop))
             raise refused
         finally:
@@ -110,182 +140,139 @@ class Attempt:
                 task.cancel()
             await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
             await self.journal.close()
+            self._leave_spool()
+
+    async def _granted(self) -> None:
+        lease = self._holding.lease
+        say(f"run {lease.run_id}: lease granted, epoch {self.epoch}, {lease.seconds:g} s")
+        self.tell.event("lease.acquired", f"epoch {self.epoch}", send=False)
+        await self._state("RUNNING")
+        repo = self._settings.hf_repo or self._holding.config.hf_repo
+        if repo:
+            dry = str(self._settings.hf_dry_run).lower()
+            data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._holding.config.hf_sync_interval_sec)}
+            self.tell.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
 
     async def _train(self) -> Verdict:
+        beginning = Beginning(
+            self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
+            self._launch.name, self.tenure, self.tell, self._stop,
+        )  # fmt: skip
         try:
-            resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=self._stop.unless_asked)
+            resume = await beginning.resume()
         except Cancelled:
             return Verdict.before_start(self._stop, 0)
-        resume = self._resumes(resume, await asyncio.to_thread(remains, self._folder))
+        base = resume.name if resume else None
         claimed = Claim(
-            self.epoch,
-            self._settings.worker_id,
-            self._incarnation,
-            resume.name if resume else None,
-            self._launch.digest,
-            self._clock.wall(),
+            self.epoch, self._settings.worker_id, self._incarnation, base, self._launch.digest, self._clock.wall()
         )
         await asyncio.to_thread(claim, self._folder, claimed)
-        resume = await self._salvaged(resume)
+        resume = await beginning.salvage(resume)
+        step, name = (resume.step, resume.name) if resume else (0, None)
         if self._stop.asked.is_set():
-            return Verdict.before_start(self._stop, resume.step if resume else 0)
-
-        progress = Progress(resume.step if resume else 0, self._settings.target_steps)
-        follower = Follower(progress, self._clock, self.spool.telemetry.append, self._link.wake)
-        publisher = self._publisher(resume, follower)
-        follower.on_nonfinite = self._nonfinite
-        follower.on_first_step = lambda step: self._first_step(step, resume, publisher)
+            return Verdict.before_start(self._stop, step)
+        follower = self._follower(step)
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
+        publisher = self._publisher(step, name, follower)
         await self._start(trainer, resume)
+        code = await self._watch(trainer, follower, publisher)
+        return await self._judge(code, follower, publisher)
+
+    async def _rejoin(self, rejoining: Rejoining) -> Verdict:
+        """The trainer of an agent that is gone: still running, or what became of it."""
+        note = rejoining.note
+        follower = self._follower(note.resume_step)
+        publisher = self._publisher(note.resume_step, note.resume, follower)
+        log = self._folder.log(self.epoch)
+        mark = await replay(log, self._holding.spool.telemetry.mark, follower)
+        trainer = Supervised(log, follower.feed, follower.skip, mark.offset, taken_over=True)
+        await rejoining.join(trainer)
+        if rejoining.found.line is not None:
+            self._note(note.resume, note.resume_step)
+        for done in await asyncio.to_thread(publisher.published_before):
+            self.tell.published(done)  # it may not have been told; what is known already counts once
+        code = await self._watch(trainer, follower, publisher)
+        verdict = await self._judge(code, follower, publisher)
+        if rejoining.act is Act.AGAIN and self._stop.why is None:
+            verdict = given_back(rejoining.story, verdict.step, code)
+        return verdict
+
+    async def _watch(self, trainer: Supervised, follower: Follower, publisher: Publisher) -> int:
+        """Until nothing is left of the trainer and all that is whole is published. Its exit code."""
         self._stop.listen(lambda at_once: trainer.kill() if at_once else trainer.stop())
+        if self._settings.on_lease_loss == "stop":
+            trainer.dead_by(self.tenure.lease.safe_until)
+            self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until)
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
-
         code = await trainer.exited
         leftovers = await trainer.gone
         follower.finish()
-        await asyncio.to_thread(forget, self._settings.agent_state, self._settings.run_id, self._guard)
-        self.event(
-            "trainer.exited", f"the trainer exited with {code}", {"code": str(code), "leftovers": str(leftovers)}
-        )
+        data = {"code": str(code), "leftovers": str(leftovers)}
+        self.tell.event("trainer.exited", f"the trainer exited with {code}", data)
         publisher.close()
         await asyncio.wait({publishing})  # a publish that has begun is not cut off
         if not self._stop.lost:
             await publisher.finish(code)
-        unpublished = publisher.unpublished(progress.step)
-        return judge(code, self._stop, progress, publisher.newest_step, follower.last_line, unpublished)
+        return code
 
-    async def _granted(self) -> None:
-        say(f"run {self.lease.run_id}: lease granted, epoch {self.epoch}, {self.lease.seconds:g} s")
-        self.event("lease.acquired", f"epoch {self.epoch}", send=False)
-        await self._state("RUNNING")
-        repo = self._settings.hf_repo or self._config.hf_repo
-        if repo:
-            dry = str(self._settings.hf_dry_run).lower()
-            data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._config.hf_sync_interval_sec)}
-            self.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
-
-    def _resumes(self, resume: Resume | None, left: Remains) -> Resume | None:
-        """What to resume from, said aloud. RelayError where checkpoints are missing or damaged and nobody said what to
-        do then: a run that has saved does not quietly go back further than it must, least of all to the beginning."""
-        newest = self._newest.name if self._newest is not None else None
-        lost = ""
-        if newest is not None and not self._has(newest):
-            damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
-            if not damage:
-                lost = f"{newest} is not on this volume"
-                self.event("checkpoint.missing", lost, {"name": newest})
-            elif resume is not None:
-                words = f"{newest} is damaged ({damage}): going on from {resume.name}"
-                self.event("checkpoint.bad", words, {"name": newest})
-                say(words)
-        if resume is None and not lost:
-            lost = self._nothing_whole(left)
-            if lost:
-                self.event("checkpoint.missing", lost)
-        if lost and self._settings.on_missing_checkpoint == "restart":
-            self._anew, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
-        elif lost and (resume is None or self._settings.on_missing_checkpoint == "ask"):
-            here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
-            raise RelayError(
-                "checkpoint_missing",
-                f"the newest checkpoint of run {self.lease.run_id} cannot be resumed from: {lost} ({here})",
-                "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
-                + ("older or restart" if resume else "restart to train from the beginning"),
-                exit_code=Exit.USAGE,
-            )
-        return resume
-
-    async def _salvaged(self, resume: Resume | None) -> Resume | None:
-        """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud."""
-        salvage = Salvage(
-            self._folder,
-            self.epoch,
-            lambda: not self.lease.lost and highest_claim(self._folder) <= self.epoch,
-            self._config.ckpt_keep_last_n,
-            accept=not self._anew,
-            mode=self._settings.mode,
-            trainer=self._launch.name,
-            check=self._stop.unless_asked,
-        )
-        try:
-            await asyncio.to_thread(salvage.work)
-        except Fenced:
-            self._fenced()
-        except Cancelled:
-            pass  # what is not published yet stays where it is
-        for told in salvage.told:
-            self.event(told.kind, told.message, {"name": told.name} if told.name else None)
-            say(told.message)
-        for done in salvage.published:
-            self.published(done)
-            before = resume.last_healthy if resume else None
-            well = done.name if salvage.healthy else before
-            resume = Resume(done.path, done.name, done.step, self.epoch, healthy=salvage.healthy, last_healthy=well)
-        for name in salvage.pruned:
-            self.pruned(name)
-        if resume is None:
-            words = f"no checkpoint to resume from: starting from the beginning{self._anew}"
-            self.event("resume.cold", words)
-            say(words)
-        else:
-            self.journal.latest_ckpt = resume.name
-            beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
-            self.event("resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name})
-            say(f"resuming from {resume.name} at step {resume.step}")
-            if not resume.healthy:
-                before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"
-                words = f"{resume.name} was saved while the loss was not finite; {before}"
-                self.event("resume.unhealthy", words, {"name": resume.name})
-                say(words)
-        return resume
-
-    def _nothing_whole(self, left: Remains) -> str:
-        """Why none is whole although the run had checkpoints; empty where it never had one."""
-        damaged = [f"{name} is damaged ({reason})" for name, reason in self._bad.items()]
-        damaged += [
-            f"{name} is damaged (it is kept in {path})" for name, path in left.aside.items() if name not in self._bad
-        ]
-        if damaged:
-            more = f", and {len(damaged) - 3} more" if len(damaged) > 3 else ""
-            return "; ".join(damaged[:3]) + more
-        return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
-
-    def _has(self, name: str) -> bool:
-        """Whole, for all that was salvage."""
-        return name not in self._bad and (self._folder.ckpt / name / "manifest.json").is_file()
+    async def _judge(self, code: int, follower: Follower, publisher: Publisher) -> Verdict:
+        self.tenure.note_cut_off()
+        unpublished = publisher.unpublished(follower.progress.step)
+        return judge(code, self._stop, follower.progress, publisher.newest_step, follower.last_line, unpublished)
 
     async def _start(self, trainer: Supervised, resume: Resume | None) -> None:
-        with contextlib.suppress(OSError):  # only helps who comes after a kill
-            await asyncio.to_thread(
-                write_note, self._settings.agent_state, self._settings.run_id, self.epoch, self._guard, self._clock
-            )
-        path = resume.path if resume else None
-        env = trainer_environment(os.environ, self._settings, self._config, self._folder, self.epoch, path)
-        refuse_too_large(self._launch, env)
-        pid = await trainer.start(self._launch.argv, env, self._guard, self._settings.stop_grace)
         step, name = (resume.step, resume.name) if resume else (0, None)
-        self.report(reports.Started(self._clock.wall(), step, name, pid))
-        self.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
+        folder = self._note(name, step)
+        path = resume.path if resume else None
+        env = trainer_environment(os.environ, self._settings, self._holding.config, self._folder, self.epoch, path)
+        refuse_too_large(self._launch, env)
+        orphan = self._settings.orphan_timeout
+        grace = self._settings.stop_grace
+        pid = await trainer.start(self._launch.argv, env, self._holding.guard, grace, orphan, folder)
+        self.tell.report(reports.Started(self._clock.wall(), step, name, pid))
+        self.tell.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
         say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")
+
+    def _note(self, resume: str | None, resume_step: int) -> Path | None:
+        """Where a later agent finds this attempt; None where the pod's disk does not take it."""
+        lease, folder = self._holding.lease, self._holding.spool.folder
+        if folder is None:
+            return None
+        try:
+            note = Note(
+                VERSION, lease.run_id, self._settings.mode, lease.epoch, lease.token, lease.seconds,
+                self._holding.config, self._incarnation, self._launch.digest, self._launch.name, self._holding.guard,
+                self._settings.stop_grace, resume, resume_step, os.getpid(), start_of(os.getpid()),
+                self._pod.binding(folder),
+            )  # fmt: skip
+            self._pod.write(folder, note)
+        except OSError as error:
+            say(f"{folder} cannot be written: {error.strerror or error}; no later agent can take this attempt over")
+            return None
+        return folder
 
     async def _end(self, verdict: Verdict) -> None:
         """The last report, and the wait until it is acknowledged: it frees the run."""
         step = verdict.step
-        self.report(
+        self.tell.report(
             reports.Ended(self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000))
         )
+        if self._holding.spool.folder is not None:
+            self._pod.done(self._holding.spool.folder)
         status = {Outcome.COMPLETED: "COMPLETED", Outcome.FAILED: "FAILED"}.get(verdict.outcome, "PREEMPTED")
-        self.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
+        self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
         self._ended = True
         await self._state(status, verdict.exit_code)
-        say(f"run {self.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
+        say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
         if not await self._last_word():
-            say("the commander has not acknowledged everything; the volume has it all")
+            kept = self._holding.spool.folder
+            where = f"{kept} keeps it, and the next agent on this pod delivers it" if kept else "the volume has it all"
+            say(f"the commander has not acknowledged everything; {where}")
 
     async def _last_word(self) -> bool:
         """Whether everything was acknowledged, in time and before somebody got impatient."""
-        seconds = max(LAST_WORD, self.lease.seconds)
+        seconds = max(LAST_WORD, self._holding.lease.seconds)
         waiting = asyncio.create_task(self._link.drained(seconds))
         hurried = asyncio.create_task(self._stop.hurried.wait())
         either = {waiting, hurried}
@@ -299,7 +286,28 @@ class Attempt:
         await asyncio.gather(waiting, hurried, return_exceptions=True)
         return not waiting.cancelled() and waiting.result()
 
+    def _leave_spool(self) -> None:
+        """Delivered, it goes; else it waits for the next agent."""
+        spool = self._holding.spool
+        if self._ended and spool.empty:
+            spool.delete()
+            if spool.folder is not None:
+                self._pod.forget(spool.folder)
+        else:
+            spool.close()
+
     # -- what goes on beside -------------------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        self.tenure.order(order)
+
+    def refused(self, refused: Refused) -> None:
+        self.tenure.refused(refused)
+
+    def signalled(self, name: str) -> None:
+        self.tell.event("signal.received", name)
+        if not self._ended:
+            self._background(self._state("PREEMPTED"), "state")
 
     def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -307,80 +315,9 @@ class Attempt:
         self._tasks.append(task)
         return task
 
-    async def _renew(self) -> None:
-        """Renew for as long as the lease is ours; at once when the link comes back."""
-        while not self.lease.lost:
-            sent = self._clock.boot()
-            try:
-                answer = await self._link.ask(self._renewal, min(RENEW_TIMEOUT, max(2.0, self.lease.every)))
-            except LinkLost:
-                self._note_cut_off()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.lease.every):
-                        await self._link.up()
-                await asyncio.sleep(0.2)
-                continue
-            if isinstance(answer, Renewed):
-                self.lease = self.lease.renewed(sent, answer.lease_seconds)
-                self._cut_off = self._unknown = False
-            elif isinstance(answer, Refused):
-                self.refused(answer)
-            await asyncio.sleep(self.lease.every * self._rng.uniform(0.9, 1.0))
-
-    def _renewal(self, number: int) -> Renew:
-        return Renew(number, self.lease.run_id, self.epoch, self.lease.token)
-
-    def _note_cut_off(self) -> None:
-        if not self._cut_off and self._clock.boot() > self.lease.safe_until:
-            self._cut_off = True
-            self.event(
-                "lease.cut_off", f"no renewal for {self.lease.seconds:g} s; on_lease_loss is continue: training goes on"
-            )
-            say("cut off from the commander for longer than the lease; training goes on, nothing is pruned")
-
-    def refused(self, refused: Refused) -> None:
-        """A renewal or reports were refused. Only a word that the lease is over ends anything."""
-        if refused.run_id != self.lease.run_id or refused.epoch != self.epoch:
-            return
-        message = clean(refused.message, 300)
-        if refused.code in ("superseded", "released", "not_holder"):
-            self.lose(refused.code, message)
-        elif not self._unknown:
-            self._unknown = True
-            self.event("lease.unknown", f"the commander does not know this lease: {message}; training goes on")
-            say(f"the commander does not know this lease ({message}); training goes on")
-
-    def lose(self, code: str, message: str) -> None:
-        if not self.lease.lost:
-            self.lease = self.lease.over(code)
-            self.event("lease.lost", f"{code}: {message}", {"code": code}, send=False)
-            say(f"the lease is lost ({code}: {message}): stopping the trainer")
-            self._stop.ask(Why.LOST, message or code)
-
-    def _fenced(self) -> None:
-        self.lose("superseded", "a later epoch has claimed the run on the volume")
-
-    def order(self, order: Order) -> None:
-        """An operator's word, through the commander. Carried out once, acknowledged every time."""
-        if order.run_id != self.lease.run_id or order.epoch != self.epoch:
-            return
-        self._link.acknowledge(order)
-        who = clean(f"by {order.by or 'the commander'}" + (f": {order.why}" if order.why else ""), 300)
-        if order.kind is OrderKind.STOP:
-            self.lose("superseded", who)
-        elif self._stop.why is not Why.DRAIN:
-            self.event("order.drain", who, send=False)
-            say(f"asked to drain {who}: stopping the trainer, publishing what it saves")
-            self._stop.ask(Why.DRAIN, f"drained {who}")
-
-    def signalled(self, name: str) -> None:
-        self.event("signal.received", name)
-        if not self._ended:
-            self._background(self._state("PREEMPTED"), "state")
-
     async def _state(self, status: str, exit_code: int | None = None) -> None:
         """Into state.json, which is the successor's once there is one."""
-        if self.lease.lost:
+        if not self.tenure.held:
             return
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(VOLUME_ANSWERS):
@@ -389,75 +326,51 @@ class Attempt:
         if exit_code is not None or not self._ended:
             self.journal.state(status, exit_code)
 
-    # -- what is told --------------------------------------------------------------------------------------------
+    def _follower(self, step: int) -> Follower:
+        telemetry = self._holding.spool.telemetry
+        progress = Progress(step, self._settings.target_steps)
+        follower = Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
+        follower.on_nonfinite = self._nonfinite
+        return follower
 
-    def report(self, report: reports.StateReport) -> None:
-        self.spool.state.append(report)
-        self._link.wake()
-
-    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None, *, send: bool = True) -> None:
-        """Into events.jsonl; and to the commander, unless it hears of it in another way."""
-        data = {key: clean(value, 300) for key, value in (data or {}).items()}
-        message = clean(message, 500)
-        self.journal.event(kind, message, data)
-        if send:
-            self.report(reports.Event(self._clock.wall(), kind, message, data))
-
-    def published(self, done: Published) -> None:
-        self.journal.latest_ckpt = done.name
-        self.report(
-            reports.Published(self._clock.wall(), done.name, done.step, done.bytes, done.files, done.manifest_sha256)
-        )
-        self.event("checkpoint.published", f"{done.name}, {done.bytes} bytes", {"name": done.name}, send=False)
-        self.journal.state()
-
-    def pruned(self, name: str) -> None:
-        self.report(reports.Pruned(self._clock.wall(), name))
-        self.event("checkpoint.pruned", name, {"name": name}, send=False)
-
-    def _passed_over(self, name: str, reason: str) -> None:
-        """Called in a thread."""
-        self._bad[name] = reason
-        self._loop.call_soon_threadsafe(
-            lambda: self.event("checkpoint.bad", f"{name} is not used: {reason}", {"name": clean(name, 128)})
-        )
-
-    def _first_step(self, step: int, resume: Resume | None, publisher: Publisher) -> None:
-        if resume is not None and step < resume.step:
-            publisher.may_prune = False
-            self.event(
-                "resume.ignored",
-                f"the trainer began at step {step}, below the checkpoint's {resume.step}: nothing is pruned any more",
-                {"step": str(step), "checkpoint": resume.name},
-            )
-            say(f"the resume did not take: the trainer began at step {step}, not after {resume.step}")
-
-    def _nonfinite(self, step: int) -> None:
-        words = (
-            f"the loss is not finite from step {step} on; what was saved before is kept, what is saved now is marked"
-        )
-        self.event("loss.nonfinite", words, {"step": str(step)})
-        say(words)
-
-    def _publisher(self, resume: Resume | None, follower: Follower) -> Publisher:
+    def _publisher(self, step: int, name: str | None, follower: Follower) -> Publisher:
         publisher = Publisher(
             self._folder,
             self.epoch,
             self._settings.mode,
             self._launch.name,
             self._settings.settle_seconds,
-            self._config.ckpt_keep_last_n,
+            self._holding.config.ckpt_keep_last_n,
             self._clock,
-            self,
-            held=lambda: not self.lease.lost,
-            safe=lambda: self.lease.safe(self._clock.boot()),
-            on_fenced=self._fenced,
+            self.tell,
+            held=lambda: self.tenure.held,
+            safe=lambda: self.tenure.safe,
+            on_fenced=self.tenure.fenced,
             healthy=follower.health.healthy,
             check=self._stop.unless_hurried,
         )
-        if resume is not None:
-            publisher.protect.add(resume.name)
+        if name is not None:
+            publisher.protect.add(name)
+
+        def first_step(first: int, told: bool) -> None:
+            if name is None or first >= step:
+                return
+            publisher.may_prune = False
+            if told:
+                return
+            words = f"the trainer began at step {first}, below the checkpoint's {step}: nothing is pruned any more"
+            self.tell.event("resume.ignored", words, {"step": str(first), "checkpoint": name})
+            say(f"the resume did not take: the trainer began at step {first}, not after {step}")
+
+        follower.on_first_step = first_step
         return publisher
+
+    def _nonfinite(self, step: int) -> None:
+        words = (
+            f"the loss is not finite from step {step} on; what was saved before is kept, what is saved now is marked"
+        )
+        self.tell.event("loss.nonfinite", words, {"step": str(step)})
+        say(words)
 
 
 async def _ticking(follower: Follower) -> None:

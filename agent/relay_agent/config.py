@@ -42,6 +42,7 @@ class Settings(Struct, frozen=True):
     settle_seconds: float
     stop_grace: float
     target_steps: int | None
+    orphan_timeout: float
     on_lease_loss: Literal["continue", "stop"]
     on_missing_checkpoint: Literal["ask", "older", "restart"]
     source: str
@@ -175,6 +176,9 @@ KEYS = (
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key("RELAY_STOP_GRACE", _seconds(0.1), 30.0, "seconds between SIGTERM and SIGKILL for the trainer"),
+    Key(
+        "ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"
+    ),
     Key("RELAY_AGENT_STATE", _path, None, "folder on the pod's own disk for what the agent remembers"),
     Key(
         "ON_LEASE_LOSS", _choice("continue", "stop"), "continue", "when cut off longer than the lease: continue or stop"

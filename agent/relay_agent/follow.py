@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from relay_agent.health import Health
 from relay_agent.output import Lines, Piece
 from relay_agent.progress import Progress
+from relay_agent.spool import Mark
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import pack_all
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
@@ -17,31 +18,54 @@ CHARACTERS_A_REPORT = 64 << 10
 
 
 class Follower:
-    """Eats bytes, hands reports to `report` and then calls `wake`, once a chunk."""
+    """Eats bytes, hands reports to `report`, `note`s how far that was, and then calls `wake`, once a chunk."""
 
     def __init__(
-        self, progress: Progress, clock: Clock, report: Callable[[TelemetryReport], None], wake: Callable[[], None]
+        self,
+        progress: Progress,
+        clock: Clock,
+        report: Callable[[TelemetryReport], None],
+        note: Callable[[Mark], None],
+        wake: Callable[[], None],
     ) -> None:
         self.progress = progress
         self.last_line = ""
         """The last thing the trainer said, for the post-mortem."""
         self.loss: float | None = None
         self.health = Health()
-        self.on_first_step: Callable[[int], None] | None = None
+        self.on_first_step: Callable[[int, bool], None] | None = None
+        """With the step, and whether it was told before."""
         self.on_nonfinite: Callable[[int], None] | None = None
         """Once for each stretch of steps whose loss is no number."""
         self._clock = clock
-        self._report = report
+        self._hand_on = report
+        self._note = note
+        self._muted = False
+        self._offset = 0  # bytes read
         self._wake = wake
         self._lines = Lines()
         self._n = 1
         self._read = ""
 
     def feed(self, data: bytes) -> None:
+        self._offset += len(data)
         self._take(self._lines.feed(data, self._clock.boot()))
 
-    def skip(self, lines: int) -> None:
-        """`lines` ends of lines were not read; they are in the log."""
+    def replay(self, data: bytes) -> None:
+        """What an earlier agent read and told: only what one knows from it is taken up."""
+        self._muted = True
+        self.feed(data)
+        self._muted = False
+
+    def go_on(self, mark: Mark) -> None:
+        """After `replay`: from `mark` on everything is told."""
+        self._lines.skip()
+        self._offset, self._n = mark
+        self.progress.forget_pace()
+
+    def skip(self, lines: int, size: int) -> None:
+        """`lines` ends of lines, `size` bytes, were not read; they are in the log."""
+        self._offset += size
         begun = self._lines.finish()
         self._take(begun)
         self._lines.skip()
@@ -49,7 +73,7 @@ class Follower:
         if lines > 0:
             self._report(Gap(self._clock.wall(), self._n, lines))
             self._n += lines
-            self._wake()
+        self._take([])
 
     def tick(self) -> None:
         """Show the state of a bar that was held back."""
@@ -60,8 +84,17 @@ class Follower:
         self._take(self._lines.finish())
 
     def _take(self, pieces: list[Piece]) -> None:
-        if not pieces:
-            return
+        if pieces:
+            self._tell(pieces)
+        if not self._muted:
+            self._note(Mark(self._offset - self._lines.held, self._n))
+            self._wake()
+
+    def _report(self, report: TelemetryReport) -> None:
+        if not self._muted:
+            self._hand_on(report)
+
+    def _tell(self, pieces: list[Piece]) -> None:
         now, wall = self._clock.boot(), self._clock.wall()
         shown = [piece.text for piece in pieces if piece.shown]
         for lines in _portions(shown):
@@ -76,10 +109,10 @@ class Follower:
             if sight is None:
                 continue
             if self.on_first_step is not None:
-                self.on_first_step(sight.step)
+                self.on_first_step(sight.step, self._muted)
                 self.on_first_step = None
             self.loss = sight.metrics.get("loss", self.loss)
-            if self.health.see(sight.step, sight.metrics) and self.on_nonfinite is not None:
+            if self.health.see(sight.step, sight.metrics) and self.on_nonfinite is not None and not self._muted:
                 self.on_nonfinite(sight.step)
             rate = self.progress.rate
             self._report(
@@ -91,7 +124,6 @@ class Follower:
                     rate if rate is not None and math.isfinite(rate) else None,
                 )
             )
-        self._wake()
 
 
 def _portions(lines: list[str]) -> Iterator[list[str]]:

@@ -1,13 +1,15 @@
 """The guardian: a small process between agent and trainer, so that neither can hurt the other by dying or being slow.
 
-Run by path as `python -I -S guardian.py FD LOG GUARD GRACE ORPHAN -- ARGV…` with the trainer's environment as its own.
-Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
+Run by path as `python -I -S guardian.py FD LOG GUARD GRACE ORPHAN FOLDER -- ARGV…` with the trainer's environment as
+its own. Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
 
 - starts the trainer in a session of its own and owns every process that comes of it (subreaper, marker in the
   environment),
 - reads what the trainer prints, appends it to the log on the volume from a thread of its own, and passes it on to the
   agent, skipping what a slow agent does not take (the agent then reads it from the log),
-- stops the whole tree on the agent's word, or by itself when the agent is gone, and says when nothing is left of it.
+- stops the whole tree on the agent's word, at the deadline the agent gave it, or when there was no agent for ORPHAN
+  seconds: a new one takes over through a socket in FOLDER (`-`: none can, and the trainer is stopped at once),
+- says when nothing is left of the tree, and leaves word in FOLDER of how it ended.
 """
 
 from __future__ import annotations
@@ -37,9 +39,16 @@ LOG_LOST = b"L"  # the log could not be written; payload: why
 EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
 
-# What the agent says to the guardian, one byte each.
+ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
+
+# What the agent says to the guardian, a line each.
 STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
 KILL = b"K"
+DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
+
+SOCKET, ENDED = "guardian.sock", "ended"
+"""In FOLDER: where a new agent is heard, and how it ended (`Ending`)."""
+EARLY = 1.0  # seconds before a deadline by which the tree gets SIGKILL
 
 CHUNK = 256 * 1024
 PIPE = 1 << 20
@@ -50,6 +59,11 @@ RUSH_GAP, RUSH_PAUSE = 0.001, 0.002
 LOG_QUEUE = 16  # chunks that may wait for a slow volume before the trainer has to
 LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def boot_clock() -> float:
+    """Seconds that count suspend, as the agent's deadlines do."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def prctl(option: int, value: int) -> bool:
@@ -231,8 +245,15 @@ class Log:
 
 
 class Guardian:
-    def __init__(self, fd: int, log: str, guard: str, grace: float, orphan: float, argv: list[str]) -> None:
+    def __init__(
+        self, fd: int, log: str, guard: str, grace: float, orphan: float, folder: str, argv: list[str]
+    ) -> None:
         self.agent = fd
+        self.folder = folder
+        self.listening = -1
+        self.heard = b""  # half a line of the agent's
+        self.deadline = 0.0  # on the boot clock
+        self.why = "itself"  # it ended
         self.log = Log(log)
         self.guard = guard
         self.grace = grace
@@ -307,10 +328,12 @@ class Guardian:
                 self.code = code if code >= 0 else 128 - code
                 self.tell(EXITED, str(self.code).encode())
 
-    def stop(self, grace: float) -> None:
+    def stop(self, grace: float, why: str) -> None:
         """SIGTERM now, SIGKILL to the whole tree when `grace` seconds have passed. Asking again only shortens it."""
         at = time.monotonic() + grace
         if self.kill_at is None:
+            if self.code is None:
+                self.why = why
             self._signal_group(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)
         self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
@@ -380,25 +403,90 @@ class Guardian:
 
     # -- the agent -----------------------------------------------------------------------------------------------
 
+    def listen(self) -> None:
+        """Be there for a new agent. Without that this one's end is the trainer's."""
+        if self.folder == "-":
+            self.orphan = 0.0
+            return
+        import _socket
+
+        try:
+            listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+            here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.chdir(self.folder)  # a socket's whole path may have 107 bytes
+                try:
+                    os.unlink(SOCKET)  # noqa: PTH108
+                except FileNotFoundError:
+                    pass
+                listener.bind(SOCKET)
+                listener.listen(1)
+            finally:
+                os.fchdir(here)
+                os.close(here)
+            self.listening = listener.detach()
+            os.set_blocking(self.listening, False)
+        except OSError as error:
+            self.orphan = 0.0
+            self.tell(ALONE, f"{self.folder}: {error.strerror}".encode())
+
+    def accept(self) -> None:
+        """A new agent: it hears what there is to know, and reads from the log what it missed."""
+        import _socket
+
+        try:
+            fd, _ = _socket.socket(fileno=os.dup(self.listening))._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        if self.agent >= 0:
+            os.close(self.agent)
+        os.set_inheritable(fd, False)
+        os.set_blocking(fd, False)
+        self.agent, self.alone, self.stop_at, self.heard = fd, False, None, b""
+        self.told_trouble = ""
+        self.tell(STARTED, str(self.pid).encode())
+        if self.code is not None:
+            self.tell(EXITED, str(self.code).encode())
+        self.tell(OUTPUT, b"", self.printed)
+
     def obey(self) -> None:
         try:
-            words = os.read(self.agent, 64)
+            words = os.read(self.agent, 4096)
         except BlockingIOError:
             return
         except OSError:
             words = b""
         if not words:
             self.lost_agent()
-        elif KILL in words:
-            self.stop(0.0)
-        elif STOP in words:
-            self.stop(self.grace)
+            return
+        *lines, self.heard = (self.heard + words).split(b"\n")
+        for line in lines:
+            if line == KILL:
+                self.stop(0.0, "order")
+            elif line == STOP:
+                self.stop(self.grace, "order")
+            elif line.startswith(DEADLINE):
+                self.deadline = float(line[1:])
 
     def lost_agent(self) -> None:
         if not self.alone:
             self.alone = True
             self.pending = b""
             self.stop_at = time.monotonic() + self.orphan
+
+    def leave_word(self, leftovers: int) -> None:
+        """How it ended, for an agent that was not there: code, bytes printed, leftovers, why."""
+        if self.folder == "-" or self.code is None:
+            return
+        try:
+            temporary = f"{self.folder}/{ENDED}.tmp"
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OURS, 0o600)
+            os.write(fd, f"{self.code} {self.printed} {leftovers} {self.why}\n".encode())
+            os.fsync(fd)
+            os.close(fd)
+            os.rename(temporary, f"{self.folder}/{ENDED}")  # noqa: PTH104
+        except OSError:
+            pass  # then it is known that it is gone, and not how
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -412,6 +500,7 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, frame: None)  # the agent decides
+        self.listen()
         if not self.start():
             self._finish(0)
             return 127
@@ -430,7 +519,9 @@ class Guardian:
             poll.register(self.out, select.POLLIN)
         if not self.alone:
             poll.register(self.agent, select.POLLIN | (select.POLLOUT if self.pending else 0))
-        limits = [at_most, 0.05 if full else None]
+        elif self.listening >= 0:
+            poll.register(self.listening, select.POLLIN)
+        limits = [at_most, 0.05 if full else None, 0.5 if self.deadline else None]  # poll does not count suspend
         limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self.stop_at) if at is not None]
         timeout = min((limit for limit in limits if limit is not None), default=None)
         for fd, events in poll.poll(None if timeout is None else timeout * 1000 + 1):
@@ -441,6 +532,8 @@ class Guardian:
                     pass
             elif fd == self.out:
                 self.drain()
+            elif fd == self.listening:
+                self.accept()
             elif fd == self.agent:
                 if events & select.POLLOUT:
                     self.flush()
@@ -450,7 +543,12 @@ class Guardian:
         now = time.monotonic()
         if self.stop_at is not None and now >= self.stop_at:
             self.stop_at = None
-            self.stop(min(self.grace, LEFTOVER_GRACE))
+            self.stop(self.grace if self.orphan else min(self.grace, LEFTOVER_GRACE), "orphan")
+        if self.deadline:
+            left = self.deadline - EARLY - boot_clock()
+            if left <= self.grace:
+                self.deadline = 0.0
+                self.stop(max(0.0, left), "deadline")
         if self.kill_at is not None and now >= self.kill_at and self.code is None:
             signal_all(self.left(), signal.SIGKILL)
             self.kill_at = now + 0.05
@@ -486,6 +584,7 @@ class Guardian:
                 break
         if self.code is not None:
             self.log.close(10.0)
+        self.leave_word(leftovers)
         if not self.alone:
             os.set_blocking(self.agent, True)
         if self.log.trouble != self.told_trouble:
@@ -496,14 +595,14 @@ class Guardian:
 
 
 def main(argv: list[str]) -> int:
-    fd, log, guard, grace, orphan, dashes, *trainer = argv
+    fd, log, guard, grace, orphan, folder, dashes, *trainer = argv
     assert dashes == "--"
     try:
         with open("/proc/self/comm", "w") as file:  # noqa: PTH123 - `pkill python` in a trainer's script must not hit this
             file.write("relay-guardian")
     except OSError:
         pass
-    return Guardian(int(fd), log, guard, float(grace), float(orphan), trainer).run()
+    return Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer).run()
 
 
 if __name__ == "__main__":

@@ -157,6 +157,13 @@ class Link:
         self._urgent.append(encode(OrderAck(order.order_id)))
         self._wake.set()
 
+    def send_again(self) -> None:
+        """The commander takes what it refused before."""
+        for lane in self._stuck:
+            lane.rewind()
+        self._stuck.clear()
+        self._wake.set()
+
     async def drained(self, timeout: float) -> bool:
         """Wait until everything in the spool is acknowledged; False where it was not in time, or never will be."""
         try:

@@ -87,6 +87,11 @@ class Lines:
         """Whether a later `tick` has something to show."""
         return self._held is not None
 
+    @property
+    def held(self) -> int:
+        """Bytes of the line that is not whole yet."""
+        return len(self._part) + self._over + self._return
+
     def finish(self) -> list[Piece]:
         """The last line, where the trainer did not end it."""
         pieces: list[Piece] = []

@@ -228,6 +228,10 @@ class Progress:
             or (main.established and (main.again or step >= self.step))
         )
 
+    def forget_pace(self) -> None:
+        """What was seen came all at once, and not as it was printed."""
+        self._at = self.rate = None
+
     def _pace(self, step: int, now: float) -> None:
         """Moving average over about ten sightings; a step that goes back starts it anew."""
         if self._at is None or step < self.step:

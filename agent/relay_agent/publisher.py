@@ -13,6 +13,7 @@ from typing import Protocol
 
 from relay_agent.checkpoints.aside import orphan, set_aside
 from relay_agent.checkpoints.disk import names
+from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.staging import STEP, Staged, StagingWatch
@@ -112,6 +113,23 @@ class Publisher:
         for torn in self._watch.torn():
             self._recorder.event("checkpoint.torn", f"{torn.name} is set aside: {torn.reason}", {"name": torn.name})
             await self._set_aside(Staged(0, torn.path))
+
+    def published_before(self) -> list[Published]:
+        """What an earlier agent of this attempt published, oldest first: it goes on from there. Blocking."""
+        try:
+            found = [sealed for sealed in published(self._folder)[0] if sealed.manifest.epoch == self._epoch]
+        except OSError:
+            return []  # the looks to come say what is wrong with the volume
+        found.sort(key=lambda sealed: sealed.manifest.seq)
+        if found:
+            self.newest_step = found[-1].manifest.step
+        return [
+            Published(
+                sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
+                sealed.sha256, sealed.path,
+            )
+            for sealed in found
+        ]  # fmt: skip
 
     def unpublished(self, step: int) -> str:
         """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import secrets
@@ -12,15 +13,18 @@ import socket
 
 import relaytui
 from relay_agent.acquire import Grant, acquire
-from relay_agent.attempt import Attempt
+from relay_agent.attempt import Attempt, Holding
 from relay_agent.config import Settings
 from relay_agent.contact import Contact
-from relay_agent.leftovers import clean_up
+from relay_agent.lease import Lease
 from relay_agent.link import Link
+from relay_agent.pod import Pod
 from relay_agent.process import limit_threads, reap_orphans, say
+from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
-from relay_agent.trainer import find_launch
-from relay_agent.volume import open_run
+from relay_agent.takeover import Found, backlog, look
+from relay_agent.trainer import Launch, find_launch
+from relay_agent.volume import RunFolder, open_run
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import PROTOCOL, Capability, Hello, Order, Refused
@@ -40,6 +44,7 @@ class Runner:
         self._stop = Stop()
         self._attempt: Attempt | None = None
         self._early: list[Order] = []
+        self._pod = Pod(settings.agent_state, clock)
         if not settings.shared_secret:
             raise RelayError(
                 "no_secret",
@@ -47,15 +52,6 @@ class Runner:
                 "set it to the secret the commander was started with, or what `relay-tui token worker` prints",
                 exit_code=Exit.USAGE,
             )
-        self._link = Link(
-            Contact(settings.commander_url, settings.shared_secret),
-            self._hello(),
-            clock,
-            say,
-            on_order=self._order,
-            on_refused=self._refused,
-            rng=self._rng,
-        )
 
     async def run(self) -> int:
         limit_threads(asyncio.get_running_loop())
@@ -63,28 +59,62 @@ class Runner:
         settings = self._settings
         launch = find_launch(settings)
         folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
-        killed = await asyncio.to_thread(clean_up, settings.agent_state, settings.run_id, self._clock)
-        if killed:
-            say(f"stopped {killed} processes that an earlier agent left here")
-        linking = asyncio.create_task(self._link.run(), name="link")
+        found = await asyncio.to_thread(look, self._pod, settings.run_id)
+        if found is not None:
+            self._incarnation = found.note.incarnation  # the same holder, for all that the commander needs to know
+        link = self._connect()
+        link.backlog = await asyncio.to_thread(backlog, self._pod, settings.run_id, found)
+        side = [asyncio.create_task(link.run(), name="link"), asyncio.create_task(link.sync(), name="sync")]
         try:
-            acquiring = asyncio.create_task(
-                acquire(self._link, settings, folder, launch.digest, self._clock, say, self._rng), name="acquire"
+            if found is not None:
+                code, again = await self._go_on(found, folder, launch, link)
+                if not again:
+                    return code
+            grant = await self._unless_stopped(
+                asyncio.create_task(
+                    acquire(link, settings, folder, launch.digest, self._clock, say, self._rng), name="acquire"
+                ),
+                side[0],
             )
-            grant = await self._unless_stopped(acquiring, linking)
             if grant is None:
                 say("stopped while waiting for the lease")
                 return 128 + self._stop.signal
-            self._attempt = Attempt(
-                settings, folder, launch, grant, self._incarnation, self._link, self._stop, self._clock, self._rng
-            )
-            for order in self._early:
-                self._attempt.order(order)
-            return await self._attempt.run()
+            holding = Holding.new(grant.lease, grant.answer.config, grant.answer.newest, self._pod)
+            return await self._attempted(holding, folder, launch, link)
         finally:
-            linking.cancel()
-            with contextlib.suppress(asyncio.CancelledError, RelayError):
-                await linking
+            for task in side:
+                task.cancel()
+            for task in side:
+                with contextlib.suppress(asyncio.CancelledError, RelayError):
+                    await task
+
+    async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool]:
+        """Take over what an earlier agent left; the exit code, and whether the run is to be acquired anew."""
+        note = found.note
+        # Until it is renewed nobody knows whether it is still ours: nothing that needs that is done.
+        lease = Lease(note.run_id, note.epoch, note.token, note.lease_seconds, -math.inf)
+        spool = Spool(note.run_id, note.epoch, note.token, found.folder, trouble=say)
+        await asyncio.to_thread(spool.load)
+        holding = Holding(lease, note.config, None, spool, note.guard, found)
+        code = await self._attempted(holding, folder, launch, link)
+        assert self._attempt is not None
+        again = self._attempt.again
+        if again:
+            if not spool.empty:
+                link.backlog.append(spool)
+            link.spool = self._attempt = None
+            self._stop = Stop()
+        return code, again
+
+    async def _attempted(self, holding: Holding, folder: RunFolder, launch: Launch, link: Link) -> int:
+        self._attempt = Attempt(
+            self._settings, folder, launch, holding, self._incarnation, self._pod, link, self._stop, self._clock,
+            self._rng,
+        )  # fmt: skip
+        for order in self._early:
+            self._attempt.order(order)
+        self._early.clear()
+        return await self._attempt.run()
 
     async def _unless_stopped(self, acquiring: asyncio.Task[Grant], linking: asyncio.Task[None]) -> Grant | None:
         """The grant; None where the pod was told to stop first. RelayError where it will never come."""
@@ -100,6 +130,17 @@ class Runner:
             stopped.cancel()
             acquiring.cancel()
             await asyncio.gather(stopped, acquiring, return_exceptions=True)
+
+    def _connect(self) -> Link:
+        return Link(
+            Contact(self._settings.commander_url, self._settings.shared_secret),
+            self._hello(),
+            self._clock,
+            say,
+            on_order=self._order,
+            on_refused=self._refused,
+            rng=self._rng,
+        )
 
     def _hello(self) -> Hello:
         cpus = os.cpu_count() or 0

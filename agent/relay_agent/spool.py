@@ -37,15 +37,14 @@ BUFFER = 64 << 10
 """Bytes that may wait for the next `flush`."""
 FEWEST = 6
 """How often what waits is thinned at most: of 64 steps one stays."""
-_MARK = struct.Struct("<QQQ")
+_MARK = struct.Struct("<QQ")
 
 
 class Mark(NamedTuple):
-    """How far a trainer's output is in the spool: bytes read, the number of the next line, the last step seen."""
+    """How far a trainer's output is in the spool: bytes read, and the number of the next line."""
 
     offset: int
     line: int
-    step: int
 
 
 class Frame(NamedTuple):
@@ -104,8 +103,8 @@ class Lane:
         self._missing: tuple[int, int] | None = None  # numbers that the commander wants and that are gone
         self._holes: dict[Segment, int] = {}  # damaged: the last number that may lie behind its last whole record
         self._fence: Segment | None = None
-        """The first without numbers, while an earlier agent's are not acknowledged: the last of those may have been lost
-        with the end of a file, and the commander knows them."""
+        """The first without numbers, while an earlier agent's are not acknowledged: the last of those may have been
+        lost with the end of a file, and the commander knows them."""
         self._said_full = False
         self.mark: Mark | None = None
         self.thinned = 0

@@ -13,8 +13,9 @@ class Why(IntEnum):
     """The higher one counts where there are several."""
 
     SIGNAL = 1  # the pod is taken away: save, publish, say so
-    DRAIN = 2  # an operator wants it saved and released
-    LOST = 3  # another epoch took over: stop, publish nothing
+    CUT_OFF = 2  # no commander for longer than the lease, and the run is not to go on without one
+    DRAIN = 3  # an operator wants it saved and released
+    LOST = 4  # another epoch took over: stop, publish nothing
 
 
 class Stop:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from relay_agent import guardian
 from relay_agent.process import own_children, say
@@ -28,16 +29,32 @@ does it without it."""
 LAST_WORD = 30.0
 """Seconds that a guardian has for what a trainer left behind and for the end of the log."""
 FIRST_WORD = 60.0
+ATTACH = 5.0
+"""Seconds that a guardian has to greet a new agent."""
+
+
+class Ending(NamedTuple):
+    """How a trainer ended, as its guardian noted it. `why`: itself, order, deadline, orphan; killed: nobody noted."""
+
+    code: int
+    printed: int
+    leftovers: int
+    why: str
 
 
 class Supervised:
-    """A trainer that runs. `on_output` gets its bytes in order, `on_skipped` how many lines were left out instead."""
+    """A trainer that runs. `on_output` gets its bytes in order from byte `seen` on, `on_skipped` how many lines and
+    bytes were left out instead.
+    """
 
     def __init__(
         self,
         log: Path,
         on_output: Callable[[bytes], None],
-        on_skipped: Callable[[int], None],
+        on_skipped: Callable[[int, int], None],
+        seen: int = 0,
+        *,
+        taken_over: bool = False,
         patience: float = PATIENCE,
         hurried: float = HURRIED,
         last_word: float = LAST_WORD,
@@ -53,9 +70,11 @@ class Supervised:
         self._log = log
         self._on_output = on_output
         self._on_skipped = on_skipped
-        self._seen = 0  # bytes of output handed on
+        self._seen = seen  # bytes of output handed on
+        self._all = taken_over  # what was printed meanwhile is read whole, however much it is
         self._socket: socket.socket | None = None
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._guardian = 0  # its pid
+        self._child: subprocess.Popen[bytes] | None = None  # the guardian, where we started it
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -65,17 +84,47 @@ class Supervised:
         self.guard = ""
 
     async def start(
-        self, argv: tuple[str, ...], env: Mapping[str, str], guard: str, grace: float, orphan_seconds: float = 0.0
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        guard: str,
+        grace: float,
+        orphan: float = 0.0,
+        folder: Path | None = None,
     ) -> int:
-        """Its pid; RelayError (exit 2) where the system will not start it."""
+        """Its pid; RelayError (exit 2) where the system will not start it.
+
+        `folder`: where a later agent finds it, for `orphan` seconds after this one is gone.
+        """
         self.guard = guard
         self._grace = grace
         try:
-            ours = self._spawn(argv, env, grace, orphan_seconds)
+            ours = self._spawn(argv, env, grace, orphan, folder)
         except OSError as error:
             raise _not_started(error.errno or 0, f"{_shown(argv)}: {error.strerror or error}") from None
         except ValueError as error:  # a zero byte in a command or a variable
             raise _not_started(0, f"{_shown(argv)}: {error}") from None
+        return await self._hear(ours)
+
+    async def adopt(self, ours: socket.socket, pid: int, guard: str, grace: float) -> int:
+        """Take over a trainer whose guardian, `pid`, is at the other end. The trainer's pid."""
+        self.guard, self._grace, self._guardian = guard, grace, pid
+        return await self._hear(ours)
+
+    def recall(self, ending: Ending, guard: str) -> None:
+        """Nobody was there when it ended: read what it had printed."""
+        self.guard = guard
+        self._task = asyncio.create_task(self._read_on(ending), name="guardian")
+
+    async def _read_on(self, ending: Ending) -> None:
+        printed = ending.printed
+        if printed < 0:  # nobody noted how much that was
+            printed = await asyncio.to_thread(_size, self._log)
+        await self._output(printed, b"")
+        self.exited.set_result(ending.code)
+        self.gone.set_result(ending.leftovers)
+
+    async def _hear(self, ours: socket.socket) -> int:
         self._socket = ours
         reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
         self._task = asyncio.create_task(self._listen(reader, writer), name="guardian")
@@ -83,23 +132,27 @@ class Supervised:
         try:
             while not self._started.done():
                 await asyncio.wait({self._started}, timeout=1.0)
-                if not self._started.done() and self._guardian is not None:
-                    _thaw(self._guardian.pid)  # a trainer can freeze it before it has said a word
+                if not self._started.done():
+                    thaw(self._guardian)  # a trainer can freeze it before it has said a word
             self._pid = self._started.result()
         finally:
             self._forget_deadline()
             self._told.set()
         return self._pid
 
-    def _spawn(self, argv: tuple[str, ...], env: Mapping[str, str], grace: float, orphan: float) -> socket.socket:
+    def _spawn(
+        self, argv: tuple[str, ...], env: Mapping[str, str], grace: float, orphan: float, folder: Path | None
+    ) -> socket.socket:
         """Start the guardian; our end of the line to it."""
         ours, theirs = socket.socketpair()
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * guardian.CHUNK)
-            command = [sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno()), str(self._log), self.guard]
-            self._guardian = subprocess.Popen(
-                [*command, str(grace), str(orphan), "--", *argv],
+            command = [sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno())]
+            command += [str(self._log.absolute()), self.guard, str(grace), str(orphan)]
+            command.append(str(folder.absolute()) if folder is not None else "-")
+            self._child = subprocess.Popen(
+                [*command, "--", *argv],
                 env={**env, guardian.MARKER: self.guard},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -111,7 +164,8 @@ class Supervised:
             raise
         finally:
             theirs.close()
-        own_children.add(self._guardian.pid)
+        self._guardian = self._child.pid
+        own_children.add(self._guardian)
         return ours
 
     def stop(self) -> None:
@@ -121,13 +175,21 @@ class Supervised:
     def kill(self) -> None:
         self._order(guardian.KILL, self._hurried)
 
+    def dead_by(self, at: float) -> None:
+        """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
+        mind."""
+        self._say(guardian.DEADLINE + str(at).encode())
+
+    def _say(self, line: bytes) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                os.write(self._socket.fileno(), line + b"\n")
+
     def _order(self, order: bytes, seconds: float) -> None:
         if self._socket is None:
             return
-        with suppress(OSError):
-            os.write(self._socket.fileno(), order)
-        if self._guardian is not None:
-            _thaw(self._guardian.pid)
+        self._say(order)
+        thaw(self._guardian)
         if not self.exited.done():
             self._not_later_than(seconds)
 
@@ -154,10 +216,9 @@ class Supervised:
     async def _without_guardian(self) -> None:
         """It is frozen, or hangs in the volume. Its end makes `_listen` return; where not even SIGKILL ends it, that is
         not waited for."""
-        assert self._guardian is not None
         assert self._task is not None
         say("the guardian does not answer: stopping the trainer without it")
-        await asyncio.to_thread(_kill_tree, self.guard, self._guardian.pid, self._pid)
+        await asyncio.to_thread(_kill_tree, self.guard, self._guardian, self._pid)
         await asyncio.wait({self._task}, timeout=5.0)
         if not self._task.done():
             self._task.cancel()
@@ -178,6 +239,8 @@ class Supervised:
                     self.exited.set_result(int(payload))
                     self._forget_deadline()
                     self._not_later_than(self._last_word)
+                elif kind == guardian.ALONE:
+                    say(f"no later agent can take this trainer over: {payload.decode(errors='replace')}")
                 elif kind == guardian.LOG_LOST:
                     say(f"the trainer's log is not written: {payload.decode(errors='replace')}; training goes on")
                 elif kind == guardian.REFUSED:
@@ -213,19 +276,22 @@ class Supervised:
 
     async def _catch_up(self, end: int) -> None:
         """What came too fast for us is in the log: read it from there up to `end`."""
-        if end - self._seen > CATCH_UP:
+        if end - self._seen > CATCH_UP and not self._all:
             until = end - guardian.CHUNK
-            lines, self._seen = await asyncio.to_thread(_count_lines, self._log, self._seen, until), until
-            self._on_skipped(lines)
+            lines = await asyncio.to_thread(_count_lines, self._log, self._seen, until)
+            self._on_skipped(lines, until - self._seen)
+            self._seen = until
+        self._all = False
         give_up = time.monotonic() + LOG_WAIT
         while self._seen < end:
             data = await asyncio.to_thread(_read, self._log, self._seen, min(guardian.CHUNK, end - self._seen))
             if data:
                 self._on_output(data)
                 self._seen += len(data)
+                await asyncio.sleep(0)
             elif time.monotonic() > give_up:  # the volume lost it, and the guardian said so
+                self._on_skipped(0, end - self._seen)
                 self._seen = end
-                self._on_skipped(0)
             else:
                 await asyncio.sleep(0.02)
 
@@ -240,10 +306,10 @@ class Supervised:
             self.exited.set_result(128 + signal.SIGKILL)
 
     def _reap(self, timeout: float) -> None:
-        if self._guardian is not None:
+        if self._child is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._guardian.wait(timeout)
-                own_children.discard(self._guardian.pid)
+                self._child.wait(timeout)
+                own_children.discard(self._guardian)
 
 
 def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
@@ -263,7 +329,7 @@ def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
     return len(found)
 
 
-def _thaw(pid: int) -> None:
+def thaw(pid: int) -> None:
     """A trainer can freeze its guardian, and so can whoever freezes a pod: it has an order to read."""
     with suppress(OSError):
         os.kill(pid, signal.SIGCONT)
@@ -310,6 +376,13 @@ def _read(path: Path, offset: int, length: int) -> bytes:
             os.close(fd)
     except OSError:
         return b""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _count_lines(path: Path, start: int, end: int) -> int:

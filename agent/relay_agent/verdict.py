@@ -39,6 +39,8 @@ def judge(
     step, total = max(progress.step, newest or 0), progress.total
     if stop.why is not None:
         own = int(Exit.LEASE) if stop.lost else code
+        if stop.why is Why.CUT_OFF:
+            own = own or int(Exit.LEASE)
         if not own and stop.why is Why.SIGNAL:
             own = 128 + stop.signal  # whoever stopped the pod sees that it was stopped
         return Verdict(_stopped(stop), own, step, stop.message, code)
@@ -57,6 +59,11 @@ def judge(
     if unpublished:
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"{message}, but {unpublished}", code)
     return Verdict(Outcome.COMPLETED, 0, step, message, code)
+
+
+def given_back(message: str, step: int, code: int) -> Verdict:
+    """Nobody was there when the trainer was stopped: the run goes on from what it saved."""
+    return Verdict(Outcome.PREEMPTED, code, step, message, code)
 
 
 def never_started(error: RelayError, stop: Stop, step: int = 0) -> Verdict:

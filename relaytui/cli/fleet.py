@@ -48,6 +48,7 @@ class Fleet:
             "WORKER_ID": name,
             "MODE": mode,
             "RELAY_AGENT_STATE": str(folder / "state"),
+            "ORPHAN_TIMEOUT": "0",  # killing its agent is what stands for the end of a pod here
             **variables,
         }
         with (folder / "agent.log").open("ab") as log:

@@ -88,6 +88,19 @@ class Renew(Message, frozen=True, tag="renew"):
     token: Token
 
 
+class Register(Message, frozen=True, tag="register"):
+    """A holder whose lease this commander does not know, because its history was lost or is an older one. Answered
+    like a renewal: known from then on with the same epoch and token, or refused where somebody else has the run.
+    """
+
+    request: Count
+    run_id: Id
+    epoch: Annotated[int, Meta(ge=1, le=2**53)]
+    token: Token
+    mode: Id
+    config_hash: ShortText = ""
+
+
 class Reports(Message, frozen=True, tag="reports"):
     """Reports `first_seq`, `first_seq + 1`, … of one stream of one attempt."""
 
@@ -121,7 +134,7 @@ class OrderAck(Message, frozen=True, tag="order_ack"):
     message: ShortText = ""
 
 
-AgentMessage = Hello | Acquire | Renew | Reports | Skip | OrderAck
+AgentMessage = Hello | Acquire | Renew | Register | Reports | Skip | OrderAck
 
 
 # -- commander to agent ------------------------------------------------------------------------------------------

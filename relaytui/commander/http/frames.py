@@ -10,7 +10,7 @@ from msgspec import Meta
 from relaytui.wire.bounds import Token
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, Id, Seq
-from relaytui.wire.messages import MAX_REPORTS, Acquire, AgentMessage, Hello, Message, OrderAck, Renew, Skip
+from relaytui.wire.messages import MAX_REPORTS, Acquire, AgentMessage, Hello, Message, OrderAck, Register, Renew, Skip
 from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import Stream
 from relaytui.wire.text import clean
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 # Unions are not types to mypy, so the decoders are given theirs by hand.
-_message: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Hello | Acquire | Renew | Envelope | Skip | OrderAck)
+_message: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Hello | Acquire | Renew | Register | Envelope | Skip | OrderAck)
 _reports: msgspec.json.Decoder[list[AnyReport]] = msgspec.json.Decoder(
     Annotated[list[AnyReport], Meta(min_length=1, max_length=MAX_REPORTS)]
 )

@@ -30,6 +30,7 @@ from relaytui.wire.messages import (
     OrderAck,
     Problem,
     Refused,
+    Register,
     Renew,
     Renewed,
     Skip,
@@ -144,6 +145,8 @@ class AgentSession:
                 self._state(message, len(data))
         elif type(message) is Acquire:
             await self._acquire(message)
+        elif type(message) is Register:
+            await self._register(message)
         elif type(message) is Skip:
             await self._skip(message, len(data))
         elif type(message) is OrderAck:
@@ -176,6 +179,23 @@ class AgentSession:
             Granted(
                 request=message.request, run_id=message.run_id, epoch=answer.epoch, token=answer.token,
                 lease_seconds=answer.length, config=core.config(message.run_id), newest=answer.newest,
+            )
+        )  # fmt: skip
+
+    async def _register(self, message: Register) -> None:
+        answer = await self._core.leases.register(
+            Ask(
+                message.run_id, self._worker, self._incarnation, "register", message.mode, message.epoch,
+                clean(message.config_hash, 128),
+            ),
+            message.token,
+        )  # fmt: skip
+        if isinstance(answer, Refuse):
+            self._refuse(message.run_id, message.epoch, answer, request=message.request)
+            return
+        self._outbox.send(
+            Renewed(
+                request=message.request, run_id=message.run_id, epoch=message.epoch, lease_seconds=answer.length
             )
         )  # fmt: skip
 

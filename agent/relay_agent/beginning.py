@@ -1,0 +1,151 @@
+"""Where an attempt begins: the checkpoint to resume from, what earlier attempts left, and what is said about both."""
+
+from __future__ import annotations
+
+import asyncio
+
+from relay_agent.checkpoints.publish import Fenced
+from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
+from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.tree import Cancelled
+from relay_agent.config import Settings
+from relay_agent.process import say
+from relay_agent.stop import Stop
+from relay_agent.telling import Teller
+from relay_agent.tenure import Tenure
+from relay_agent.volume import RunFolder, highest_claim
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import CheckpointRef
+from relaytui.wire.text import clean
+
+
+class Beginning:
+    """`newest`: of the checkpoints that the commander knows."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        newest: CheckpointRef | None,
+        keep: int,
+        trainer: str,
+        tenure: Tenure,
+        tell: Teller,
+        stop: Stop,
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._newest = newest
+        self._keep = keep
+        self._trainer = trainer
+        self._tenure = tenure
+        self._tell = tell
+        self._stop = stop
+        self._anew = ""  # why it starts from the beginning although there was more
+        self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
+        self._loop = asyncio.get_running_loop()
+
+    async def resume(self) -> Resume | None:
+        """What to resume from, said aloud. RelayError where checkpoints are missing or damaged and nobody said what to
+        do then: a run that has saved does not quietly go back further than it must, least of all to the beginning.
+        Cancelled where somebody has no time for it."""
+        resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=self._stop.unless_asked)
+        left = await asyncio.to_thread(remains, self._folder)
+        newest = self._newest.name if self._newest is not None else None
+        lost = ""
+        if newest is not None and not self._has(newest):
+            damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
+            if not damage:
+                lost = f"{newest} is not on this volume"
+                self._tell.event("checkpoint.missing", lost, {"name": newest})
+            elif resume is not None:
+                words = f"{newest} is damaged ({damage}): going on from {resume.name}"
+                self._tell.event("checkpoint.bad", words, {"name": newest})
+                say(words)
+        if resume is None and not lost:
+            lost = self._nothing_whole(left)
+            if lost:
+                self._tell.event("checkpoint.missing", lost)
+        if lost and self._settings.on_missing_checkpoint == "restart":
+            self._anew, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
+        elif lost and (resume is None or self._settings.on_missing_checkpoint == "ask"):
+            here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
+            raise RelayError(
+                "checkpoint_missing",
+                f"the newest checkpoint of run {self._settings.run_id} cannot be resumed from: {lost} ({here})",
+                "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
+                + ("older or restart" if resume else "restart to train from the beginning"),
+                exit_code=Exit.USAGE,
+            )
+        return resume
+
+    async def salvage(self, resume: Resume | None) -> Resume | None:
+        """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud."""
+        lease = self._tenure.lease
+        salvage = Salvage(
+            self._folder,
+            lease.epoch,
+            lambda: self._tenure.held and highest_claim(self._folder) <= lease.epoch,
+            self._keep,
+            accept=not self._anew,
+            mode=self._settings.mode,
+            trainer=self._trainer,
+            check=self._stop.unless_asked,
+        )
+        try:
+            await asyncio.to_thread(salvage.work)
+        except Fenced:
+            self._tenure.fenced()
+        except Cancelled:
+            pass  # what is not published yet stays where it is
+        for told in salvage.told:
+            self._tell.event(told.kind, told.message, {"name": told.name} if told.name else None)
+            say(told.message)
+        for done in salvage.published:
+            self._tell.published(done)
+            before = resume.last_healthy if resume else None
+            well = done.name if salvage.healthy else before
+            resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=salvage.healthy, last_healthy=well)
+        for name in salvage.pruned:
+            self._tell.pruned(name)
+        self._say(resume)
+        return resume
+
+    def _say(self, resume: Resume | None) -> None:
+        if resume is None:
+            words = f"no checkpoint to resume from: starting from the beginning{self._anew}"
+            self._tell.event("resume.cold", words)
+            say(words)
+            return
+        self._tell.journal.latest_ckpt = resume.name
+        beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
+        self._tell.event(
+            "resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name}
+        )
+        say(f"resuming from {resume.name} at step {resume.step}")
+        if not resume.healthy:
+            before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"
+            words = f"{resume.name} was saved while the loss was not finite; {before}"
+            self._tell.event("resume.unhealthy", words, {"name": resume.name})
+            say(words)
+
+    def _nothing_whole(self, left: Remains) -> str:
+        """Why none is whole although the run had checkpoints; empty where it never had one."""
+        damaged = [f"{name} is damaged ({reason})" for name, reason in self._bad.items()]
+        damaged += [
+            f"{name} is damaged (it is kept in {path})" for name, path in left.aside.items() if name not in self._bad
+        ]
+        if damaged:
+            more = f", and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+            return "; ".join(damaged[:3]) + more
+        return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
+
+    def _has(self, name: str) -> bool:
+        """Whole, for all that was found."""
+        return name not in self._bad and (self._folder.ckpt / name / "manifest.json").is_file()
+
+    def _passed_over(self, name: str, reason: str) -> None:
+        """Called in a thread."""
+        self._bad[name] = reason
+        words = f"{name} is not used: {reason}"
+        self._loop.call_soon_threadsafe(lambda: self._tell.event("checkpoint.bad", words, {"name": clean(name, 128)}))

@@ -1,0 +1,153 @@
+"""The holder's side of one lease while an attempt goes on: renewed, cut off, unknown, lost (design §4)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+from relay_agent.lease import Lease
+from relay_agent.link import Link, LinkLost
+from relay_agent.process import say
+from relay_agent.stop import Stop, Why
+from relay_agent.takeover import Standing
+from relay_agent.telling import Teller
+from relaytui.wire.clock import Clock
+from relaytui.wire.messages import Order, Refused, Register, Renew, Renewed
+from relaytui.wire.status import OrderKind
+from relaytui.wire.text import clean
+
+RENEW_TIMEOUT = 10.0
+
+
+class Tenure:
+    """`margin`: seconds before the end of the lease at which one that is cut off stops; None: it goes on."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        link: Link,
+        stop: Stop,
+        tell: Teller,
+        clock: Clock,
+        rng: random.Random,
+        mode: str,
+        margin: float | None = None,
+    ) -> None:
+        self.lease = lease
+        self._link = link
+        self._stop = stop
+        self._tell = tell
+        self._clock = clock
+        self._rng = rng
+        self._mode = mode
+        self._margin = margin
+        self._cut_off = False
+        self._unknown = False
+        self.on_renewed: Callable[[Lease], None] | None = None
+        self.on_standing: Callable[[Standing], None] | None = None
+
+    @property
+    def held(self) -> bool:
+        """For all we know."""
+        return not self.lease.lost
+
+    @property
+    def safe(self) -> bool:
+        """Whether nobody else can have it."""
+        return self.lease.safe(self._clock.boot())
+
+    async def renew(self) -> None:
+        """For as long as the lease is ours; at once when the link comes back."""
+        while not self.lease.lost:
+            sent = self._clock.boot()
+            try:
+                answer = await self._link.ask(self._renewal, min(RENEW_TIMEOUT, max(2.0, self.lease.every)))
+            except LinkLost:
+                self.note_cut_off()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.lease.every):
+                        await self._link.up()
+                await asyncio.sleep(0.2)
+                continue
+            if isinstance(answer, Renewed):
+                self.lease = self.lease.renewed(sent, answer.lease_seconds)
+                if self._unknown:
+                    self._tell.event("lease.registered", "the commander knows this lease again")
+                    say("the commander knows this lease again")
+                    self._link.send_again()
+                self._cut_off = self._unknown = False
+                if self.on_renewed is not None:
+                    self.on_renewed(self.lease)
+                self._stands(Standing.SAME)
+            elif isinstance(answer, Refused):
+                new = not self._unknown
+                self.refused(answer)
+                if self._unknown and new:
+                    continue
+            await asyncio.sleep(self.lease.every * self._rng.uniform(0.9, 1.0))
+
+    def _renewal(self, number: int) -> Renew | Register:
+        lease = self.lease
+        if self._unknown:  # its books were lost, or are older ones: it can enter us again
+            return Register(number, lease.run_id, lease.epoch, lease.token, self._mode)
+        return Renew(number, lease.run_id, lease.epoch, lease.token)
+
+    def note_cut_off(self) -> None:
+        """Whether it is time to say so, and to stop where that is the rule."""
+        lease = self.lease
+        if self._cut_off or lease.lost or self._clock.boot() <= lease.safe_until - (self._margin or 0.0):
+            return
+        self._cut_off = True
+        if self._margin is None:
+            words = f"no renewal for {lease.seconds:g} s; on_lease_loss is continue: training goes on"
+            say("cut off from the commander for longer than the lease; training goes on, nothing is pruned")
+        else:
+            words = f"no renewal, and {lease.seconds:g} s are nearly over; on_lease_loss is stop: stopping the trainer"
+            say("cut off from the commander for nearly a lease: stopping the trainer, as ON_LEASE_LOSS says")
+        self._tell.event("lease.cut_off", words)
+        if self._margin is not None:
+            self._stop.ask(Why.CUT_OFF, "cut off from the commander for as long as its lease")
+
+    def _stands(self, standing: Standing) -> None:
+        if self.on_standing is not None:
+            self.on_standing(standing)
+
+    def refused(self, refused: Refused) -> None:
+        """A renewal or reports were refused. Only a word that the lease is over ends anything."""
+        if refused.run_id != self.lease.run_id or refused.epoch != self.lease.epoch:
+            return
+        message = clean(refused.message, 300)
+        if refused.code in ("superseded", "released", "not_holder"):
+            self.lose(refused.code, message)
+            return
+        self._stands(Standing.UNKNOWN)
+        if not self._unknown:
+            self._unknown = True
+            self._tell.event("lease.unknown", f"the commander does not know this lease: {message}; training goes on")
+            say(f"the commander does not know this lease ({message}); training goes on")
+
+    def lose(self, code: str, message: str) -> None:
+        if not self.lease.lost:
+            self.lease = self.lease.over(code)
+            self._tell.event("lease.lost", f"{code}: {message}", {"code": code}, send=False)
+            say(f"the lease is lost ({code}: {message}): stopping the trainer")
+            self._stop.ask(Why.LOST, message or code)
+            self._stands(Standing.HIGHER)
+
+    def fenced(self) -> None:
+        self.lose("superseded", "a later epoch has claimed the run on the volume")
+
+    def order(self, order: Order) -> None:
+        """An operator's word, through the commander. Carried out once, acknowledged every time."""
+        if order.run_id != self.lease.run_id or order.epoch != self.lease.epoch:
+            return
+        self._link.acknowledge(order)
+        who = clean(f"by {order.by or 'the commander'}" + (f": {order.why}" if order.why else ""), 300)
+        if order.kind is OrderKind.STOP:
+            self.lose("superseded", who)
+        elif self._stop.why is not Why.DRAIN:
+            self._tell.event("order.drain", who, send=False)
+            say(f"asked to drain {who}: stopping the trainer, publishing what it saves")
+            self._stop.ask(Why.DRAIN, f"drained {who}")

@@ -1,0 +1,278 @@
+"""The agent dies and training goes on: a new agent takes the trainer over, or sees to what became of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_rig import Agent, Rig, eventually, mock, rigged
+
+from relay_agent import guardian
+from relay_agent.pod import Pod
+from relay_agent.takeover import RULES, Act, Standing, Trainer, look
+from relaytui.wire.clock import SystemClock
+
+ORPHAN = {"ORPHAN_TIMEOUT": "60"}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with rigged(tmp_path) as rig:
+        yield rig
+        stop_all(rig)
+
+
+def stop_all(rig: Rig) -> None:
+    """A guardian that waits for an agent is not left behind by a test that fails."""
+    for folder in rig.root.glob("pod-*/runs/*/e*"):
+        note = folder / "attempt.json"
+        if note.exists():
+            for pid in guardian.tree(rig.guard(folder.parents[2].name, int(folder.name[1:]))):
+                os.kill(pid, signal.SIGKILL)
+
+
+def kill(agent: Agent) -> None:
+    agent.process.kill()
+    agent.process.wait()
+
+
+def trainer_pid(rig: Rig) -> int:
+    """The one that the latest `trainer.started` names."""
+    (event,) = [event for event in rig.events() if event["event"] == "trainer.started"][-1:]
+    return int(event["message"].rpartition(" ")[2])
+
+
+def steps(rig: Rig) -> list[str]:
+    return [line.split()[1] for line in rig.lines() if line.startswith("step ")]
+
+
+def test_a_killed_agent_is_followed_by_another_and_no_step_is_lost(rig: Rig) -> None:
+    command = mock("--steps", 120, "--step-seconds", 0.05, "--save-every", 10)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["newest_step"] >= 20, "a second checkpoint")
+    pid = trainer_pid(rig)
+    kill(first)
+    log = rig.folder / "logs/e00000001.log"
+    printed = log.stat().st_size
+    eventually(lambda: log.stat().st_size > printed + 200, "training without an agent")
+    second = rig.agent(command, **ORPHAN)
+    second.heard("goes on with a new agent: its trainer still runs")
+    assert pid in guardian.processes()
+    assert second.wait() == 0, second.says()
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["epoch"], attempt["outcome"], attempt["last_step"]) == (1, "completed", 120)
+    assert steps(rig) == [f"{n}/120" for n in range(1, 121)], "every line, once, in order"
+    assert rig.run()["published"] == 12
+    assert len(rig.checkpoints()) == 3
+    assert "agent.took_over" in rig.kinds()
+    assert not rig.pod_folder().exists(), "delivered and forgotten"
+
+
+def test_it_may_be_killed_again_and_again_while_the_commander_is_away(rig: Rig) -> None:
+    command = mock("--steps", 100, "--step-seconds", 0.05, "--save-every", 20)
+    agent = rig.agent(command, **ORPHAN)
+    log = rig.folder / "logs/e00000001.log"
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    rig.kill_commander()
+    for lines in (20, 35, 50):
+        eventually(lambda lines=lines: log.read_bytes().count(b"\n") >= lines, f"{lines} lines")
+        kill(agent)
+        agent = rig.agent(command, **ORPHAN)
+        agent.heard("goes on with a new agent")
+    rig.start_commander()
+    assert agent.wait() == 0, agent.says()
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["outcome"], attempt["last_step"]) == ("completed", 100)
+    assert steps(rig) == [f"{n}/100" for n in range(1, 101)], "every line, once, in order"
+    assert rig.run()["published"] == 5
+
+
+def test_a_trainer_that_ends_without_an_agent_is_told_of_by_the_next_one(rig: Rig) -> None:
+    command = mock("--steps", 40, "--step-seconds", 0.03, "--save-every", 20)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    kill(first)
+    ended = rig.pod_folder() / guardian.ENDED
+    eventually(ended.exists, "the guardian's word")
+    second = rig.agent(command, **ORPHAN)
+    assert second.wait() == 0, second.says()
+    second.heard("its trainer has exited meanwhile")
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["outcome"], attempt["exit_code"], attempt["last_step"]) == ("completed", 0, 40)
+    assert steps(rig) == [f"{n}/40" for n in range(1, 41)]
+    assert rig.checkpoints() == ["step_00000020", "step_00000040"]
+
+
+def test_a_trainer_that_fails_without_an_agent_has_failed(rig: Rig) -> None:
+    first = rig.agent(mock("--steps", 40, "--step-seconds", 0.03, "--crash-at", 30, "--exit-code", 7), **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    kill(first)
+    eventually((rig.pod_folder() / guardian.ENDED).exists, "the guardian's word")
+    second = rig.agent(mock("--steps", 40, "--step-seconds", 0.03, "--crash-at", 30, "--exit-code", 7), **ORPHAN)
+    assert second.wait() == 7, second.says()
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["outcome"], attempt["exit_code"]) == ("failed", 7)
+
+
+def test_without_an_agent_for_long_it_saves_and_stops_and_the_next_agent_goes_on_from_there(rig: Rig) -> None:
+    command = mock("--steps", 100, "--step-seconds", 0.03, "--save-every", 100_000)
+    first = rig.agent(command, ORPHAN_TIMEOUT="0.5")
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    kill(first)
+    ended = rig.pod_folder() / guardian.ENDED
+    eventually(ended.exists, "stopped for want of an agent")
+    assert ended.read_text().split()[3] == "orphan"
+    second = rig.agent(command, ORPHAN_TIMEOUT="0.5")
+    assert second.wait() == 0, second.says()
+    attempts = rig.run()["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
+    saved = attempts[1]["started_step"]
+    assert saved >= 5
+    assert attempts[1]["started_from"] == f"step_{saved:08d}"
+    assert steps(rig) == [f"{n}/100" for n in (*range(1, saved + 1), *range(saved + 1, 101))]
+
+
+def test_guardian_and_agent_killed_together_leave_nothing_and_the_run_goes_on(rig: Rig) -> None:
+    command = mock("--steps", 60, "--step-seconds", 0.05, "--save-every", 5, "--daemons")
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["newest_step"] >= 5, "a checkpoint")
+    guard = rig.guard()
+    parents = {pid: parent for pid, (parent, _) in guardian.processes().items()}
+    (keeper,) = [pid for pid, parent in parents.items() if parent == first.process.pid]
+    first.process.send_signal(signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    kill(first)
+    second = rig.agent(command, **ORPHAN)
+    second.heard("nobody knows how")
+    assert not guardian.tree(guard)
+    assert second.wait() == 0, second.says()
+    attempts = rig.run()["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
+    assert attempts[1]["started_step"] >= 5
+
+
+def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig) -> None:
+    first = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000), **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    kill(first)
+    second = rig.agent(mock("--steps", 60, "--step-seconds", 0.02, "--save-every", 100_000), **ORPHAN)
+    second.heard("the trainer's command was changed")
+    assert second.wait() == 0, second.says()
+    attempts = rig.run()["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["drained", "completed"]
+    assert attempts[1]["started_step"] >= 5
+
+
+def test_superseded_while_no_agent_was_there_it_is_stopped(rig: Rig) -> None:
+    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 10)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
+    guard = rig.guard()
+    kill(first)
+    rig.call("/api/runs/run-1/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
+    other = rig.agent(mock("--steps", 40, "--step-seconds", 0.02, "--save-every", 10), worker="pod-b")
+    assert other.wait() == 0, other.says()
+    assert guardian.tree(guard), "the old trainer runs on, and nobody publishes what it saves"
+    second = rig.agent(command, **ORPHAN)
+    assert second.wait() == 75, second.says()
+    assert not guardian.tree(guard)
+    assert [attempt["outcome"] for attempt in rig.run()["attempts"]] == ["superseded", "completed"]
+    assert max(rig.checkpoints()) == "step_00000040"
+
+
+def test_an_agent_that_lives_keeps_its_trainer(rig: Rig) -> None:
+    command = mock("--steps", 500, "--step-seconds", 0.05)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    second = rig.agent(command, **ORPHAN)
+    second.heard("waiting for run")
+    assert first.process.poll() is None
+    assert len(rig.run()["attempts"]) == 1
+
+
+def test_a_copied_folder_takes_nothing_over(rig: Rig) -> None:
+    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 10)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    kill(first)
+    shutil.copytree(rig.root / "pod-a", rig.root / "pod-c", ignore=shutil.ignore_patterns("*.sock"))
+    assert look(Pod(rig.root / "pod-c", SystemClock()), "run-1") is None
+    found = look(Pod(rig.root / "pod-a", SystemClock()), "run-1")
+    assert found is not None
+    assert found.trainer is Trainer.RUNNING
+    assert found.line is not None
+    found.line.close()
+
+
+def test_a_drain_ordered_while_no_agent_was_there_reaches_the_next_one(rig: Rig) -> None:
+    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    kill(first)
+    rig.call("/api/runs/run-1/drain", expected_epoch=1, why="a test")
+    second = rig.agent(command, **ORPHAN)
+    assert second.wait() == 143, second.says()
+    (attempt,) = rig.run()["attempts"]
+    assert attempt["outcome"] == "drained"
+    assert rig.run()["newest_step"] >= 5
+
+
+def test_a_lost_commander_knows_the_lease_again(rig: Rig) -> None:
+    """Its database is gone: the holder is entered with the same epoch, and everything it has is told again."""
+    agent = rig.agent(mock("--steps", 80, "--step-seconds", 0.05, "--save-every", 10))
+    eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
+    rig.kill_commander()
+    for path in rig.state.iterdir():
+        if path.name != "key":
+            path.unlink()
+    rig.start_commander()
+    agent.heard("the commander knows this lease again")
+    assert agent.wait() == 0, agent.says()
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["epoch"], attempt["outcome"], attempt["last_step"]) == (1, "completed", 80)
+    assert "lease.registered" in rig.kinds()
+    assert steps(rig) == [f"{n}/80" for n in range(1, 81)], "nothing was acknowledged that is not here"
+
+
+def test_stop_policy_the_trainer_is_dead_before_the_lease_ends_with_a_frozen_agent(tmp_path: Path) -> None:
+    with rigged(tmp_path, lease_seconds=6.0) as rig:
+        command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+        agent = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
+        eventually(lambda: rig.run()["step"] >= 3, "three steps")
+        guard = rig.guard()
+        agent.process.send_signal(signal.SIGSTOP)
+        frozen = time.monotonic()
+        eventually(lambda: not guardian.tree(guard), "the trainer's tree gone", 8)
+        assert time.monotonic() - frozen < 6.0
+        agent.process.send_signal(signal.SIGCONT)
+        agent.wait()
+        stop_all(rig)
+
+
+def test_stop_policy_cut_off_it_saves_and_gives_the_run_back(tmp_path: Path) -> None:
+    with rigged(tmp_path, lease_seconds=4.0) as rig:
+        command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+        agent = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
+        eventually(lambda: rig.run()["step"] >= 3, "three steps")
+        rig.kill_commander()
+        agent.heard("as ON_LEASE_LOSS says")
+        agent.heard("preempted at step")
+        rig.start_commander()
+        assert agent.wait() in (75, 143), agent.says()
+        (attempt,) = rig.run()["attempts"]
+        assert attempt["outcome"] == "preempted"
+        assert rig.run()["newest_step"] >= 3
+
+
+def test_the_rules_name_every_case() -> None:
+    assert set(RULES) == {
+        (trainer, standing, same) for trainer in Trainer for standing in Standing for same in (True, False)
+    }
+    for (trainer, standing, _), act in RULES.items():
+        assert (act is Act.QUARANTINE) == (standing is Standing.HIGHER), "one that was replaced goes on under no rule"
+        assert act not in (Act.KEEP, Act.REGISTER, Act.DRAIN) or trainer is Trainer.RUNNING
