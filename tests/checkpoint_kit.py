@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from relay_agent.checkpoints.disk import Disk
-from relay_agent.checkpoints.manifest import verify
+from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import Staged
+from relay_agent.checkpoints.unfinished import is_unfinished
 from relay_agent.volume import Claim, RunFolder, claim, open_run
 
 RUN = "run-1"
@@ -69,7 +71,8 @@ def put(run: RunFolder, epoch: int, step: int, content: str = "", **options: Any
 
 def names(run: RunFolder) -> list[str]:
     """What looks published, whole or not."""
-    return sorted(path.name for path in run.ckpt.glob("step_*"))
+    found = sorted(path.name for path in run.ckpt.glob("step_*"))
+    return [name for name in found if not is_unfinished(run.ckpt / name, MANIFEST, empty=not run.atomic)]
 
 
 def whole_names(run: RunFolder) -> list[str]:
@@ -142,3 +145,21 @@ class FaultyDisk(Disk):
 
     def rmdir(self, name: str | Path, *, dir_fd: int | None = None) -> None:
         self._do(f"rmdir {name}", lambda: super(FaultyDisk, self).rmdir(name, dir_fd=dir_fd))
+
+
+class ObjectDisk(FaultyDisk):
+    """As an object store mounted as a folder: every file of a renamed folder goes by itself, and there are no hard
+    links."""
+
+    def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        if dir_fd is not None or not Path(source).is_dir():
+            super().rename(source, target, dir_fd=dir_fd)
+            return
+        source, target = Path(source), Path(target)
+        self._do(f"mkdir {target}", target.mkdir)
+        for path in sorted(source.iterdir()):
+            self.rename(path, target / path.name)
+        self._do(f"rmdir {source}", source.rmdir)
+
+    def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")

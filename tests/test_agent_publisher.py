@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from checkpoint_kit import ManualClock, mine, names, new_run, stage
+from checkpoint_kit import ManualClock, mine, names, new_run, stage, whole_names
 
 from relay_agent import publisher as publisher_module
 from relay_agent.checkpoints.publish import Published, publish
@@ -87,3 +87,20 @@ async def test_what_had_to_wait_is_not_published_as_the_newest(rig: Rig, monkeyp
     assert rig.told.kinds() == ["checkpoint.no_space", "checkpoint.orphan"]
     assert [path.name for path in rig.run.orphans.iterdir()] == ["e00000001.step_1"]
     assert publisher.unpublished(2) == ""
+
+
+async def test_where_folders_are_not_renamed_in_one_step_checkpoints_are_copied_and_pruned_in_place(rig: Rig) -> None:
+    rig.run = replace(rig.run, atomic=False)
+    publisher = rig.publisher()
+    for step in (1, 2, 3, 4):
+        staged = stage(rig.run, 1, step)
+        saved = (staged.path / "weights.bin").read_bytes()
+        await publisher.look()
+        assert not staged.path.exists()
+        assert (rig.run.ckpt / f"step_{step:08d}" / "weights.bin").read_bytes() == saved
+    assert rig.told.steps == [1, 2, 3, 4]
+    assert rig.told.gone == ["step_00000001", "step_00000002"]
+    assert whole_names(rig.run) == ["step_00000003", "step_00000004"]
+    assert [path.name for path in (rig.run.ckpt / "step_00000004").glob(".*")] == []
+    assert list(rig.run.trash.iterdir()) == []
+    assert rig.told.events == []

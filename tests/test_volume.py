@@ -6,13 +6,15 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
-from checkpoint_kit import FaultyDisk, new_run, take
+from checkpoint_kit import RUN, FaultyDisk, new_run, take
 
-from relay_agent.checkpoints.disk import Disk
+from relay_agent.checkpoints.atomic import renames_in_one_step
+from relay_agent.checkpoints.disk import Disk, names
 from relay_agent.volume import Claim, claim, claimed_epochs, highest_claim, open_run, probe, read_claim
 from relaytui.wire.errors import RelayError
 
@@ -192,7 +194,8 @@ def test_the_probe_says_what_the_volume_can_do_and_leaves_nothing(tmp_path: Path
     assert all(found.ok and not found.detail for found in probe(tmp_path))
     poor = {found.name: found for found in probe(tmp_path, Poor())}
     assert not poor["rename a folder"].ok
-    assert poor["rename a folder"].needed
+    assert not poor["rename a folder"].needed, "then the manifest alone makes a checkpoint one"
+    assert not poor["rename a folder in one step"].ok
     assert not poor["symbolic link"].ok
     assert not poor["symbolic link"].needed
     assert poor["symbolic link"].detail == "Operation not permitted"
@@ -243,3 +246,60 @@ def test_a_volume_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch
     with pytest.raises(RelayError, match="Permission denied") as refused:
         open_run(tmp_path, "run-1")
     assert refused.value.exit_code == 2
+
+
+class ByObject(Disk):
+    """Renames a folder file by file, and is looked at before the last one."""
+
+    def __init__(self) -> None:
+        self.seen = threading.Event()
+
+    def look(self, path: Path) -> list[str]:
+        found = names(path)
+        self.seen.set()
+        return found
+
+    def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        source, target = Path(source), Path(target)
+        if dir_fd is not None or not source.is_dir():
+            super().rename(source, target, dir_fd=dir_fd)
+            return
+        target.mkdir()
+        first, *rest = sorted(source.iterdir())
+        first.rename(target / first.name)
+        assert self.seen.wait(10)
+        for path in rest:
+            path.rename(target / path.name)
+        source.rmdir()
+
+
+def test_a_rename_that_is_no_single_step_is_seen(tmp_path: Path) -> None:
+    assert renames_in_one_step(tmp_path)
+    disk = ByObject()
+    assert not renames_in_one_step(tmp_path, disk, look=disk.look)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "point", "one_step"),
+    [
+        ("fuse.s3fs", "volume", False),
+        ("fuse.gcsfuse", "", False),
+        ("fuse.s3fs", "vol", True),
+        ("ext4", "volume", True),
+        ("fuse.juicefs", "volume", True),
+    ],
+)
+def test_object_stores_are_known_by_their_mount(tmp_path: Path, kind: str, point: str, one_step: bool) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    mounts = tmp_path / "mountinfo"
+    below = f"36 22 0:50 / {tmp_path / point} rw,nosuid shared:1 - {kind} bucket rw\n"
+    mounts.write_text(f"22 1 0:21 / / rw - overlay overlay rw\n{below}")
+    assert renames_in_one_step(volume, mounts=mounts) is one_step
+
+
+def test_a_run_knows_how_its_volume_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_run(tmp_path, RUN).atomic
+    monkeypatch.setattr("relay_agent.volume.renames_in_one_step", lambda place, disk: False)
+    assert not open_run(tmp_path, RUN).atomic

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from relay_agent.checkpoints.atomic import renames_in_one_step
 from relay_agent.checkpoints.disk import (
     SYSTEM,
     Disk,
@@ -40,6 +41,8 @@ class RunFolder:
     """`<volume>/runs/<run_id>`: paths only; `open_run` makes the folders of a run, `claim` those of an epoch."""
 
     root: Path
+    atomic: bool = True
+    """Renaming a folder is one step on this volume; where it is not, the manifest alone makes a checkpoint one."""
 
     @property
     def run_id(self) -> str:
@@ -107,7 +110,8 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
-    """The folder of a run on a volume that is there and takes writes; RelayError (exit 2) where it does not."""
+    """The folder of a run on a volume that is there and takes writes, with how that renames folders; RelayError (exit
+    2) where it does not."""
     if not is_id(run_id):
         raise RelayError(
             "bad_run_id",
@@ -156,6 +160,7 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
         _try_writing(disk, run.root)
         for path in (run.ckpt, run.root, run.root.parent, l1_root):
             sync_folder(disk, path)
+        run = RunFolder(run.root, renames_in_one_step(run.trash, disk))
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | Path) else run.root
         raise RelayError(
@@ -164,6 +169,8 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
             "mount it read-write for the user the agent runs as, with space left on it",
             exit_code=Exit.USAGE,
         ) from None
+    if not run.atomic:
+        say(f"{l1_root} renames folders file by file: checkpoints are copied, and made by their manifest alone")
     return run
 
 
@@ -331,6 +338,10 @@ def _rename_folder(disk: Disk, place: Path) -> str:
     return "" if names(place / "moved") == ["file"] and not (place / "folder").exists() else "it left parts behind"
 
 
+def _rename_at_once(disk: Disk, place: Path) -> str:
+    return "" if renames_in_one_step(place, disk) else "it is done file by file: checkpoints are copied to their place"
+
+
 def _hard_link(disk: Disk, place: Path) -> str:
     write_new(disk, place / "one", b"1")
     disk.link(place / "one", place / "two")
@@ -348,7 +359,8 @@ _Check = Callable[[Disk, Path], str]
 _CHECKS: tuple[tuple[str, bool, _Check], ...] = (
     ("exclusive create, fsync", True, _exclusive),
     ("replace a file", True, _replace),
-    ("rename a folder", True, _rename_folder),
+    ("rename a folder", False, _rename_folder),
+    ("rename a folder in one step", False, _rename_at_once),
     ("hard link", False, _hard_link),
     ("symbolic link", False, _symlink),
 )

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from relay_agent.checkpoints import unfinished
 from relay_agent.checkpoints.disk import SYSTEM, Disk, make_folder, names, remove_tree, sync_folder
+from relay_agent.checkpoints.manifest import MANIFEST, NAME
+from relay_agent.checkpoints.staging import OURS
 from relay_agent.volume import RunFolder
 
 KEPT_ASIDE = 2
@@ -22,12 +25,12 @@ _STAGED = re.compile(r"e([0-9]{8,16})\.step_([0-9]{1,15})(?:\.([0-9]{1,9}))?\Z")
 
 def set_aside(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
     """Move `path` into `ckpt/.bad` under a name that is free there, and say where it lies now."""
-    return _move(disk, path, run.bad)
+    return _move(run, disk, path, run.bad)
 
 
 def orphan(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
     """Move what an attempt saved beside the line into `ckpt/.orphans`, and say where it lies now."""
-    return _move(disk, path, run.orphans)
+    return _move(run, disk, path, run.orphans)
 
 
 def trim(run: RunFolder, still_mine: Callable[[], bool], disk: Disk = SYSTEM) -> None:
@@ -44,21 +47,29 @@ def trim(run: RunFolder, still_mine: Callable[[], bool], disk: Disk = SYSTEM) ->
 
 
 def throw_away(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> None:
-    """Out of sight in one rename, then deleted. A crash in between leaves work for `empty_trash`, never half of it."""
-    thrown = _move(disk, path, run.trash)
+    """Out of sight in one step, then deleted. A crash in between leaves work for `empty_trash`, never half of it."""
+    if not run.atomic:
+        unfinished.remove(disk, path, OURS)
+        return
+    thrown = _move(run, disk, path, run.trash)
     with suppress(OSError):  # whatever hinders now (space, a mount that hangs on) is tried again next time
         remove_tree(disk, thrown)
 
 
 def empty_trash(run: RunFolder, disk: Disk = SYSTEM) -> None:
-    """Delete what earlier, interrupted deletions left."""
+    """Delete what earlier, interrupted deletions left, and publishes that were never committed."""
     with suppress(FileNotFoundError):
         for name in names(run.trash):
             with suppress(OSError):
                 remove_tree(disk, run.trash / name)
+    with suppress(FileNotFoundError):
+        for name in filter(NAME.match, names(run.ckpt)):
+            if unfinished.is_unfinished(run.ckpt / name, MANIFEST, empty=not run.atomic):
+                with suppress(OSError):
+                    unfinished.remove(disk, run.ckpt / name, OURS)
 
 
-def _move(disk: Disk, path: Path, folder: Path) -> Path:
+def _move(run: RunFolder, disk: Disk, path: Path, folder: Path) -> Path:
     make_folder(disk, folder)
     # Staged folders of different epochs bear the same names: say which one it was.
     owner = "" if path.parent == folder.parent else f"{path.parent.name}."
@@ -67,7 +78,12 @@ def _move(disk: Disk, path: Path, folder: Path) -> Path:
     while os.path.lexists(target):
         target = folder / f"{owner}{path.name}.{number}"
         number += 1
+    marked = not run.atomic and path.is_dir() and not path.is_symlink()
+    if marked:  # half of it may stay behind
+        unfinished.mark(disk, path)
     disk.rename(path, target)
+    if marked:
+        unfinished.finish(disk, target)
     sync_folder(disk, folder)
     sync_folder(disk, path.parent)
     return target

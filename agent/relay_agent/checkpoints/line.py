@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relay_agent.checkpoints.disk import names
-from relay_agent.checkpoints.manifest import MAX_SEQ, NAME, Sealed, Torn, read
+from relay_agent.checkpoints.manifest import MANIFEST, MAX_SEQ, NAME, Sealed, Torn, read
+from relay_agent.checkpoints.unfinished import is_unfinished
 from relay_agent.volume import Claim, RunFolder, claimed_epochs, read_claim
 
 
@@ -46,7 +47,8 @@ def published(run: RunFolder) -> tuple[list[Sealed], list[tuple[str, Torn]]]:
         try:
             found.append(read(run.ckpt / name, run.run_id))
         except Torn as torn:
-            bad.append((name, torn))
+            if not is_unfinished(run.ckpt / name, MANIFEST, empty=not run.atomic):
+                bad.append((name, torn))
     return found, bad
 
 

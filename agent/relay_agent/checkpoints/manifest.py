@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from relay_agent.checkpoints.disk import folder, read_file
 from relay_agent.checkpoints.tree import Check, Torn, Tree, hash_files, never, torn_by, walk
+from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.ids import Count, Epoch, Id, Seq, step_name
 
 __all__ = ["MANIFEST", "VERSION", "FileEntry", "Manifest", "Sealed", "Torn", "read", "sizes_match", "verify"]
@@ -121,7 +122,7 @@ def sizes_match(sealed: Sealed) -> bool:
     """Whether every listed file is there with its size, and no other: the cheap half of `verify`."""
     try:
         with folder(sealed.path) as root:
-            _compare(sealed.manifest, walk(root, ignore=(MANIFEST,)))
+            _compare(sealed.manifest, walk(root, ignore=(MANIFEST, UNFINISHED)))
     except (Torn, OSError):
         return False
     return True
@@ -136,7 +137,7 @@ def verify(path: Path, run_id: str | None = None, check: Check = never) -> Manif
     try:
         with folder(path) as root:
             manifest = _read(root, path, run_id).manifest
-            tree = walk(root, ignore=(MANIFEST,))
+            tree = walk(root, ignore=(MANIFEST, UNFINISHED))
             _compare(manifest, tree)
             hashes = hash_files(root, tree.files, check=check)
     except OSError as error:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from relay_agent.checkpoints.aside import set_aside, throw_away
+from relay_agent.checkpoints import unfinished
+from relay_agent.checkpoints.aside import empty_trash, set_aside, throw_away
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file, sync_folder, write_new
 from relay_agent.checkpoints.line import Line, survey
 from relay_agent.checkpoints.manifest import (
@@ -30,10 +31,12 @@ from relay_agent.checkpoints.manifest import (
     Torn,
     decode,
     free_name,
+    read,
+    sizes_match,
     verify,
 )
 from relay_agent.checkpoints.staging import MARKER, OURS, Staged
-from relay_agent.checkpoints.tree import Check, Tree, Unsettled, hash_files, never, walk
+from relay_agent.checkpoints.tree import Cancelled, Check, Tree, Unsettled, hash_files, never, walk
 from relay_agent.volume import RunFolder, highest_claim
 
 
@@ -76,7 +79,8 @@ def publish(
     """
     with folder(staged.path) as root:
         _refuse_foreign_manifest(root)
-        _unshare(disk, root, check)
+        if run.atomic:  # what is copied has bytes of its own
+            _unshare(disk, root, check)
         tree = walk(root, ignore=OURS)
         hashes = hash_files(root, tree.files, disk.fsync, check)
         files = [FileEntry(found.path, found.size, hashes[found.path]) for found in tree.files]
@@ -113,7 +117,12 @@ def publish(
             for name in reversed(tree.folders):
                 with folder(name, dir_fd=root) as below:
                     disk.fsync(below)
-            sealed = _commit(disk, run, root, staged, tree, manifest, still_mine)
+            if run.atomic:
+                sealed = _commit(disk, run, root, staged, tree, manifest, still_mine)
+            else:
+                sealed = _commit_copy(disk, run, root, tree, manifest, still_mine, check)
+                with suppress(OSError):  # it is found to be the same when it is looked at again
+                    throw_away(run, staged.path, disk)
     _point(disk, run, sealed, epoch, wall())
     done = sealed.manifest
     return Published(done.name, done.step, done.total_bytes, len(done.files), sealed.sha256, sealed.path, fresh)
@@ -153,6 +162,44 @@ def _commit(
         with suppress(OSError):
             set_aside(run, sealed.path, disk)
         raise
+    return sealed
+
+
+def _commit_copy(
+    disk: Disk,
+    run: RunFolder,
+    root: int,
+    tree: Tree,
+    nameless: Manifest,
+    still_mine: Callable[[], bool],
+    check: Check,
+) -> Sealed:
+    """Where folders are not renamed in one step: copy it to its place, and write the manifest there last."""
+    empty_trash(run, disk)
+    while True:
+        target = run.ckpt / free_name(run.ckpt, nameless.step, nameless.epoch)
+        try:
+            disk.mkdir(target)
+            break
+        except FileExistsError:  # somebody took the name since we looked
+            continue
+    try:
+        unfinished.copy_in(disk, root, tree, {file.path: file.sha256 for file in nameless.files}, target, check)
+        sync_folder(disk, run.ckpt)
+        _unchanged(root, tree)
+        if not still_mine():
+            raise Fenced
+        with folder(target) as copied:
+            sealed = _seal(disk, copied, run, msgspec.structs.replace(nameless, name=target.name))
+    except (Fenced, Cancelled, Torn, OSError):
+        with suppress(OSError):
+            throw_away(run, target, disk)
+        raise
+    unfinished.finish(disk, target)
+    if read(target, run.run_id).sha256 != sealed.sha256 or not sizes_match(sealed):
+        with suppress(OSError):
+            set_aside(run, target, disk)
+        raise OSError(errno.EIO, "a published checkpoint reads back differently", str(target))
     return sealed
 
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_agent.checkpoints.aside import orphan, set_aside, throw_away, trim
+from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.prune import prune
@@ -103,6 +103,7 @@ class Salvage:
         """Blocking: it reads every byte that it publishes. Fenced where `still_mine` said no, Cancelled by `check`;
         OSError where the volume cannot even be listed. What was done until then is told all the same.
         """
+        empty_trash(self._run, self._disk)
         left = list(self._look())
         line = survey(self._run, self._epoch)
         makers = {sealed.manifest.maker for sealed in line.line + line.orphans} | {
@@ -115,7 +116,9 @@ class Salvage:
             for torn in each.torn:
                 self._torn(each.epoch, torn.path, torn.reason)
             for staged in each.whole:
-                if self._accept and each.epoch == accepted and staged.step > newest:
+                # Where it was copied to its place, a crash can leave what is published in the staging folder as well.
+                further = staged.step > newest or (staged.step == newest and not self._run.atomic)
+                if self._accept and each.epoch == accepted and further:
                     newest = self._publish(each.epoch, staged, newest)
                 elif self._accept:
                     self._orphan(each.epoch, staged, f"the line went on to step {newest} without it")
@@ -167,6 +170,8 @@ class Salvage:
             else:  # a flush that failed leaves bytes that nobody can vouch for
                 self._move(set_aside, saved_by, staged.path, "checkpoint.failed", f"the volume failed: {words}")
         else:
+            if not done.fresh:
+                return newest
             self.published.append(done)
             words = f"{what} had not been published by its own agent: it is {done.name} now"
             self.told.append(Told("checkpoint.salvaged", words, done.name))

@@ -16,6 +16,7 @@ from pathlib import Path
 from relay_agent.checkpoints.disk import folder, names, read_file
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, decode
 from relay_agent.checkpoints.tree import Found, Torn, Tree, walk
+from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.clock import Clock
 
 MARKER = "COMPLETE"
@@ -155,6 +156,8 @@ def _look_at(root: int, name: str) -> _Look:
         return _Look((), (), False, True, torn.reason)
     except OSError as error:
         return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}")
+    if any(file.path == UNFINISHED for file in tree.files):
+        return _Look((), (), False, True, "somebody had begun to take it away")
     marked = any(file.path == MARKER for file in tree.files) or _is_sealed(root, name, tree)
     empty = not any(file.size for file in tree.files)
     # A folder just made is empty for a moment: only a marker or the trainer's end makes that final.
