@@ -66,9 +66,14 @@ class Fleet:
         return name in self.pods and self.pods[name].poll() is None
 
     def kill(self, name: str) -> None:
-        """SIGKILL: the pod is gone without a word."""
-        self.pods[name].kill()
-        self.pods[name].wait()
+        """SIGKILL to everything on it: the pod is gone without a word."""
+        pod = self.pods[name]
+        below = _below(pod.pid)
+        pod.kill()
+        for pid in below:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        pod.wait()
 
     def stop(self) -> None:
         """SIGTERM to all, as a provider would; SIGKILL to whoever is still there after STOP_SECONDS, or at Ctrl-C."""
@@ -84,3 +89,13 @@ class Fleet:
                 if pod.poll() is None:
                     pod.kill()
                     pod.wait()
+
+
+def _below(pid: int) -> list[int]:
+    """Descendants of a process; none where the system has no /proc (there a killed agent's guardian ends the rest)."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_below(child)]
+    return found
