@@ -45,6 +45,7 @@ def test_a_run_from_first_to_last(rig: Rig) -> None:
     lines = rig.lines()
     assert [line.split()[1] for line in lines if line.startswith("step ")] == [f"{n}/20" for n in range(1, 21)]
     assert "\n".join(lines) + "\n" == (rig.folder / "logs/e00000001.log").read_text()
+    assert (rig.folder / "logs/e00000001.exit").read_text() == "0\n"
     assert rig.checkpoints() == ["step_00000010", "step_00000015", "step_00000020"]
     assert rig.told() == {
         "status": "COMPLETED",
