@@ -231,6 +231,11 @@ def test_a_host_that_cannot_be_is_refused(host: str) -> None:
     assert load({"COMMANDER_URL": "http://[::1]:8080"}).commander_url == "http://[::1]:8080"
 
 
+@pytest.mark.parametrize("name", ["RUN_ID", "RELAY_L1_ROOT", "RELAY_AGENT_STATE", "RELAY_RUN_CONFIG"])
+def test_a_variable_that_is_set_and_empty_is_no_guess(name: str) -> None:
+    assert f"{name} is set and empty" in refused({**URL, name: ""})
+
+
 def test_a_home_of_nobody_is_refused() -> None:
     assert "user that does not exist" in refused({**URL, "RELAY_L1_ROOT": "~nosuchuser/x"})
 

@@ -76,6 +76,16 @@ def test_each_thing_that_is_wrong_is_named(commander: Rig, tmp_path: Path) -> No
     assert "127.0.0.1:9" in check["why"]
 
 
+def test_without_an_address_it_goes_on_with_what_it_can_look_at(commander: Rig, tmp_path: Path) -> None:
+    done = doctor(commander, "--json", COMMANDER_URL="", RELAY_L1_ROOT=str(tmp_path / "nowhere"))
+    checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 2
+    assert "COMMANDER_URL is not set" in checks["configuration"]["why"]
+    assert checks["volume"]["level"] == "fail"
+    assert {"launcher", "pod state"} <= set(checks)
+    assert "commander" not in checks
+
+
 def test_a_locale_without_utf8_is_no_obstacle(commander: Rig) -> None:
     done = doctor(commander, LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 0, done.stderr

@@ -270,8 +270,30 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         port = stranger.getsockname()[1]
         done = relay("serve", "--port", str(port), "--state", tmp_path / "state")
     assert done.returncode == 69
+    assert not (tmp_path / "state").exists()
     assert str(port) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (("--host", "0.0.0.0"), {}),
+        (("--host", "10.255.255.254"), {"RELAY_SHARED_SECRET": "s" * 20, "RELAY_TLS_PROXY": "1"}),
+        (("--host", "a..b"), {"RELAY_SHARED_SECRET": "s" * 20, "RELAY_TLS_PROXY": "1"}),
+        (("--lease-seconds", "nan"), {}),
+        ((), {"RELAY_LEASE_SECONDS": "ten"}),
+    ],
+)
+def test_a_serve_that_cannot_be_leaves_no_folder(
+    arguments: tuple[str, ...], variables: dict[str, str], tmp_path: Path
+) -> None:
+    done = relay(
+        "serve", "--port", "0", "--state", tmp_path / "new" / "state", *arguments, env=clean_environment(**variables)
+    )
+    assert done.returncode in (2, 69)
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stranger_on_the_port_gets_no_token(tmp_path: Path) -> None:
@@ -388,6 +410,7 @@ def test_the_lium_recipe_is_shell_that_keeps_the_secret_out_of_argv(tmp_path: Pa
         check=True,
     ).stdout
     assert shown == f"{secret}|tiny|false|https://relay.example.org"
+    assert "RELAY_L1_ROOT=/workspace" in done.stdout  # where a template of Lium's mounts its volume
 
 
 @pytest.mark.parametrize(
@@ -401,6 +424,16 @@ def test_the_lium_recipe_is_shell_that_keeps_the_secret_out_of_argv(tmp_path: Pa
         (("--node", "n", "--image", "i", "--ttl", "soon"), "--ttl"),
         (("--node", "n", "--image", "i", "--pod-name", "a/b"), "--pod-name"),
         (("--node", "n", "--image", "i", "--volume", "a b"), "--volume"),
+        (("--node", "n", "--template-id", ""), "--template-id"),
+        (("--node", "", "--image", "i"), "--node"),
+        (("--node", "n", "--image", "--help"), "--image"),
+        (("--node", "n", "--image", "i", "--commander-url", "http://["), "--commander-url"),
+        (("--node", "n", "--image", "i", "--commander-url", "http://h:99999"), "--commander-url"),
+        (("--node", "n", "--image", "i", "--pod-name", "all"), "--pod-name"),  # to lium, every pod there is
+        (("--node", "n", "--image", "i", "--pod-name", "1"), "--pod-name"),  # to lium, a row of its last list
+        (("--node", "n", "--image", "i", "--ttl", "0h"), "--ttl"),
+        (("--node", "n", "--image", "i", "--l1-root", "mnt"), "--l1-root"),
+        (("--node", "n", "--image", "i", "--hf-repo", "a b"), "--hf-repo"),
     ],
 )
 def test_the_lium_recipe_refuses_what_lium_would(arguments: tuple[str, ...], word: str) -> None:

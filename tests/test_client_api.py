@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from scripted_commander import NOW, TOKEN, ScriptedCommander
 
+from relaytui.client import proving
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import local_endpoint, remote_endpoint, running_commander, state_folder
 from relaytui.client.endpoint import Endpoint, clean_url
@@ -112,6 +115,43 @@ async def test_a_stranger_on_the_folders_port_is_said(tmp_path: Path, commander:
         await running_commander(tmp_path)
 
 
+async def test_a_stranger_that_takes_the_challenge_and_says_nothing_is_said_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that answers a byte at a time keep anybody waiting."""
+    monkeypatch.setattr(proving, "PROOF_SECONDS", 0.4)
+    assert proving.PROOF_SECONDS < 5
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+        left.set()
+
+    left = asyncio.Event()
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        write_state(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with asyncio.timeout(5):
+            with pytest.raises(RelayError, match=r"something listens at .* and did not answer within 0\.4 s") as caught:
+                await running_commander(tmp_path)
+            await left.wait()
+    assert caught.value.exit_code == Exit.UNAVAILABLE
+    assert caught.value.code not in ("unreachable", "no_commander"), "nobody starts another one there"
+
+
+def test_a_token_that_no_header_carries_is_refused() -> None:
+    for token in ("a b", "a\nb", "\udcff", "caf\xe9"):
+        with pytest.raises(RelayError, match="RELAY_TOKEN") as caught:
+            Endpoint("http://h:1", token)
+        assert caught.value.exit_code == Exit.USAGE
+
+
 def test_an_empty_or_missing_folder_has_no_commander(tmp_path: Path) -> None:
     assert local_endpoint(tmp_path) is None
     assert local_endpoint(tmp_path / "not there") is None
@@ -154,8 +194,13 @@ def test_addresses_as_people_write_them(given: str, cleaned: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/path", "http://h?x=1", "http://a b", ""]
-)
+    "given",
+    [
+        "ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/path", "http://h?x=1", "http://a b", "",
+        "http://[", "http://[zz]:1", "http://a..b", f"http://{'a' * 64}", "http://h:0", "http://h:-1", "http://a\nb",
+        "http://caf\xe9", "http://h\udcff", "http://h#x", "None:None",
+    ],
+)  # fmt: skip
 def test_addresses_that_are_none(given: str) -> None:
     with pytest.raises(RelayError) as caught:
         clean_url(given)

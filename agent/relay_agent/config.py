@@ -176,9 +176,7 @@ KEYS = (
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key("RELAY_STOP_GRACE", _seconds(0.1), 30.0, "seconds between SIGTERM and SIGKILL for the trainer"),
-    Key(
-        "ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"
-    ),
+    Key("ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"),
     Key("RELAY_AGENT_STATE", _path, None, "folder on the pod's own disk for what the agent remembers"),
     Key(
         "ON_LEASE_LOSS", _choice("continue", "stop"), "continue", "when cut off longer than the lease: continue or stop"
@@ -196,9 +194,24 @@ KEYS = (
 _BY_NAME = {spelling: key for key in KEYS for spelling in (key.name, key.name.lower())}
 
 
-def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -> Settings:
-    """run.yaml and the environment above it; RelayError (exit 2) names file, key and what it should be."""
+NEVER_EMPTY = (CONFIG_VARIABLE, "RELAY_L1_ROOT", "RELAY_AGENT_STATE", "RUN_ID")
+"""Set and empty, such a variable is a slip (`RUN_ID=$UNSET`) and its default a guess. Others count as unset."""
+
+
+def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *, needs_url: bool = True) -> Settings:
+    """run.yaml and the environment above it; RelayError (exit 2) names file, key and what it should be.
+
+    Without `needs_url` the commander's URL may be missing, and is "" then.
+    """
     environ = os.environ if environ is None else environ
+    for name in NEVER_EMPTY:
+        if name in environ and not environ[name].strip() and not (name == CONFIG_VARIABLE and config is not None):
+            raise RelayError(
+                "empty_variable",
+                f"the environment: {name} is set and empty",
+                "unset it, or give it a value",
+                exit_code=Exit.USAGE,
+            )
     path, named = config, config is not None
     if path is None:
         named = bool(environ.get(CONFIG_VARIABLE))
@@ -216,6 +229,8 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -
         else:
             settings[key.field] = key.default
     if settings["commander_url"] is None:
+        settings["commander_url"] = ""
+    if needs_url and not settings["commander_url"]:
         raise RelayError(
             "no_commander",
             "COMMANDER_URL is not set",

@@ -17,6 +17,7 @@ from relay_agent.trainer import exec_trouble, find_launch, pod_environment, refu
 from relay_agent.volume import probe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.text import clean
 
 MAX_SKEW = 5.0
 
@@ -54,12 +55,13 @@ def _fail(what: str, error: RelayError) -> Check:
 async def examine(config: Path | None = None) -> list[Check]:
     try:
         settings = load(config=config)
+        first = _ok("configuration", f"run {settings.run_id} ({settings.mode}), from {settings.source}")
     except RelayError as error:
-        return [_fail("configuration", error)]
-    checks = [_ok("configuration", f"run {settings.run_id} ({settings.mode}), from {settings.source}")]
-    checks.append(_launcher(settings))
-    checks.extend(_volume(settings))
-    checks.append(_state(settings))
+        first = _fail("configuration", error)
+        if error.code != "no_commander":
+            return [first]
+        settings = load(config=config, needs_url=False)  # there is more to look at on this pod
+    checks = [first, _launcher(settings), *_volume(settings), _state(settings)]
     checks.extend([check async for check in _commander(settings)])
     return checks
 
@@ -68,12 +70,17 @@ def print_checks(checks: list[Check], as_json: bool) -> int:
     """The exit code: that of the first check that failed."""
     failed = next((check.exit_code for check in checks if check.level is Level.FAIL), 0)
     if as_json:
-        rows = [{**asdict(check), "level": check.level.value.lower()} for check in checks]
+        rows = [{**_cleaned(check), "level": check.level.value.lower()} for check in checks]
         click.echo(encode({"ok": failed == 0, "exit_code": failed, "checks": rows}).decode())
     else:
         for check in checks:
-            click.echo(check.line())
+            click.echo(clean(check.line()))
     return failed
+
+
+def _cleaned(check: Check) -> dict[str, object]:
+    """What came from the environment may hold anything, and JSON has no lone surrogates."""
+    return {name: clean(value) if isinstance(value, str) else value for name, value in asdict(check).items()}
 
 
 def _launcher(settings: Settings) -> Check:
@@ -184,6 +191,8 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         )
         yield _fail("token", missing)
         return
+    if not settings.commander_url:
+        return  # said already
     contact = Contact(settings.commander_url, settings.shared_secret)
     try:
         async with contact.session() as session:

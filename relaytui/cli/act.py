@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
 
 T = TypeVar("T")
+
+MAX_ANSWER = 64
 
 
 @click.command(name="force-acquire")
@@ -113,18 +116,20 @@ def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: 
 
 
 def _confirmed(question: str) -> bool:
+    click.echo(f"{question} [y/N]: ", nl=False, err=True)
     try:
-        return click.confirm(question, default=False, err=True)
-    except (click.Abort, OSError, UnicodeError) as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise
+        answer = sys.stdin.readline(MAX_ANSWER)  # what answers may never come to the end of a line
+    except (OSError, ValueError):
+        answer = ""
+    if not answer or len(answer) == MAX_ANSWER:
         click.echo(err=True)
         raise RelayError(
             "no_answer",
             "nobody answered, so nothing was done",
             "without a terminal say --yes, and with --expected-epoch on which epoch you decided",
             exit_code=INTERRUPTED,
-        ) from None
+        )
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _describe(detail: RunDetail) -> str:

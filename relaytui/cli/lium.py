@@ -8,18 +8,70 @@ from __future__ import annotations
 
 import re
 import shlex
-import urllib.parse
 from dataclasses import dataclass
 
 import click
 import orjson
 
-from relaytui.cli.options import json_option
-from relaytui.wire.errors import Exit, RelayError
+from relaytui.cli.options import json_option, usage
+from relaytui.shell.arguments import RUN_ID, URL, Checked, Words
 from relaytui.wire.ids import is_id
 
 REMOTE_ENV = "/root/relay.env"
 SECRETS = ("RELAY_SHARED_SECRET", "HF_TOKEN")
+
+
+class PodName(Checked):
+    """A worker's name that `lium` takes for this pod and no other: `all` and row numbers mean other pods to it."""
+
+    name = "name"
+
+    def check(self, text: str) -> str:
+        if not is_id(text):
+            raise ValueError("should be a name: letters, digits, dots, dashes and underscores, 128 at most")
+        if text.isdigit() or text.lower() == "all":
+            raise ValueError("should be a name: to lium this one means other pods")
+        return text
+
+
+class Name(Words):
+    """Handed on to `lium`, which would take a leading dash for an option."""
+
+    def check(self, text: str) -> str:
+        if text.startswith("-"):
+            raise ValueError("should not begin with a dash")
+        return str(super().check(text))
+
+
+class Matching(Checked):
+    """Text of one pattern; `should` says which."""
+
+    name = "text"
+
+    def __init__(self, pattern: str, should: str) -> None:
+        self._pattern = re.compile(pattern)
+        self._should = should
+
+    def check(self, text: str) -> str:
+        if not self._pattern.fullmatch(text):
+            raise ValueError(f"should be {self._should}")
+        return text
+
+
+class VolumeSpec(Matching):
+    def check(self, text: str) -> str:
+        spec = super().check(text)
+        return spec if ":" in spec else f"id:{spec}"
+
+
+NAME = Name(most=256)
+VOLUME = VolumeSpec(
+    r"(id:)?[A-Za-z0-9][A-Za-z0-9._-]*|new:name=[A-Za-z0-9._-]+(,desc=[^,=\x00-\x1f\x7f-\x9f]{1,200})?",
+    "a volume: id:HUID, or new:name=NAME",
+)
+TTL = Matching(r"[0-9]{0,4}[1-9][0-9]{0,4}[mhd]", "a time, such as 90m, 6h or 2d")
+POD_PATH = Matching(r"(/[A-Za-z0-9][A-Za-z0-9._-]{0,250}){1,15}", "the path of a folder on the pod, such as /workspace")
+HUB_REPO = Matching(r"([A-Za-z0-9][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,95}", "a repository, OWNER/NAME")
 
 
 @dataclass(frozen=True)
@@ -30,19 +82,31 @@ class Step:
 
 @click.command(name="print-lium-command")
 @click.option(
-    "--commander-url", required=True, help="How the pod reaches this commander, e.g. https://relay.example.org"
+    "--commander-url",
+    type=URL,
+    required=True,
+    help="How the pod reaches this commander, e.g. https://relay.example.org",
 )
-@click.option("--run-id", required=True, help="The run to train.")
+@click.option("--run-id", type=RUN_ID, required=True, help="The run to train.")
 @click.option("--mode", type=click.Choice(["sft", "rl"]), default="sft", show_default=True)
-@click.option("--pod-name", default="relay-pod", show_default=True, help="Name of the pod, and of the worker.")
-@click.option("--template-id", help="Lium template that holds your trainer and relay-agent.")
-@click.option("--image", help="Docker image instead of a template.")
-@click.option("--node", help="Node to rent (id or huid from `lium ls`).")
-@click.option("--gpu", help="Kind of GPU to look for instead of naming a node, e.g. H100.")
+@click.option(
+    "--pod-name", type=PodName(), default="relay-pod", show_default=True, help="Name of the pod, and of the worker."
+)
+@click.option("--template-id", type=NAME, help="Lium template that holds your trainer and relay-agent.")
+@click.option("--image", type=NAME, help="Docker image instead of a template.")
+@click.option("--node", type=NAME, help="Node to rent (id or huid from `lium ls`).")
+@click.option("--gpu", type=NAME, help="Kind of GPU to look for instead of naming a node, e.g. H100.")
 @click.option("--count", type=click.IntRange(1, 64), help="How many GPUs, with --gpu.")
-@click.option("--volume", help="`id:HUID`, a volume's HUID, or `new:name=NAME`; mounted at /mnt.")
-@click.option("--hf-repo", default="", help="Hub repository for checkpoints.")
-@click.option("--ttl", default="24h", show_default=True, help="The pod removes itself after this long.")
+@click.option("--volume", type=VOLUME, help="`id:HUID`, a volume's HUID, or `new:name=NAME[,desc=WORDS]`.")
+@click.option(
+    "--l1-root",
+    type=POD_PATH,
+    default="/workspace",
+    show_default=True,
+    help="Where the template mounts the volume on the pod; runs and checkpoints go there.",
+)
+@click.option("--hf-repo", type=HUB_REPO, help="Hub repository for checkpoints, `owner/name`.")
+@click.option("--ttl", type=TTL, default="24h", show_default=True, help="The pod removes itself after this long.")
 @json_option
 def print_lium_command(as_json: bool, **options: str | int | None) -> None:
     """Print the commands that rent a Lium pod and start an agent there; run them in a shell that has the secrets.
@@ -74,24 +138,24 @@ def lium_steps(
     gpu: str | None,
     count: int | None,
     volume: str | None,
-    hf_repo: str,
+    l1_root: str,
+    hf_repo: str | None,
     ttl: str,
 ) -> list[Step]:
     """The steps, each one shell command. Values are quoted; secrets are named, never written out."""
-    _check(commander_url=commander_url, run_id=run_id, pod_name=pod_name, ttl=ttl, volume=volume)
     if (template_id is None) == (image is None):
-        raise _usage("name either --template-id or --image", "a pod is made of exactly one of them")
+        raise usage("name either --template-id or --image", "a pod is made of exactly one of them")
     if (node is None) == (gpu is None):
-        raise _usage("name either --node or --gpu", "Lium needs a node, or a kind of GPU to look for")
+        raise usage("name either --node or --gpu", "Lium needs a node, or a kind of GPU to look for")
     if count is not None and gpu is None:
-        raise _usage("--count goes with --gpu", "with --node the node says how many it has")
+        raise usage("--count goes with --gpu", "with --node the node says how many it has")
 
     up = ["lium", "up"]
     up += [node] if node else ["--gpu", str(gpu), *(["--count", str(count)] if count else [])]
     up += ["--template_id", template_id] if template_id else ["--image", str(image)]
     up += ["--name", pod_name, "--ttl", ttl]
     if volume:
-        up += ["--volume", volume if ":" in volume else f"id:{volume}"]
+        up += ["--volume", volume]
     up += ["--yes", "--json"]
 
     variables = {
@@ -99,7 +163,8 @@ def lium_steps(
         "RUN_ID": run_id,
         "WORKER_ID": pod_name,
         "MODE": mode,
-        "HF_REPO": hf_repo,
+        "RELAY_L1_ROOT": l1_root,
+        "HF_REPO": hf_repo or "",
         "HF_DRY_RUN": "false" if hf_repo else "true",
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
@@ -116,25 +181,6 @@ def lium_steps(
         Step("the agent's variables; secrets come from this shell's environment and stay out of argv", write),
         Step("rent the pod; it removes itself after the ttl", shlex.join(up)),
         Step("copy the variables to it", shlex.join(["lium", "scp", pod_name, f"./{local}", REMOTE_ENV])),
-        Step("start the agent", shlex.join(["lium", "exec", pod_name, "--detach", start])),
+        Step("start the agent in the background", shlex.join(["lium", "exec", pod_name, "--detach", start])),
         Step("the copy here is not needed any more", shlex.join(["rm", "-f", "--", local])),
     ]
-
-
-def _check(*, commander_url: str, run_id: str, pod_name: str, ttl: str, volume: str | None) -> None:
-    url = urllib.parse.urlsplit(commander_url)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
-        raise _usage(
-            f"--commander-url {commander_url!r} is not a plain http(s) URL", "such as https://relay.example.org"
-        )
-    for option, value in (("--run-id", run_id), ("--pod-name", pod_name)):
-        if not is_id(value):
-            raise _usage(f"{option} {value!r} is not a name", "letters, digits, dots, dashes, underscores; 128 at most")
-    if not re.fullmatch(r"[0-9]+[mhd]", ttl):
-        raise _usage(f"--ttl {ttl!r} is not a time", "such as 90m, 6h or 2d")
-    if volume is not None and not re.fullmatch(r"(id:)?[A-Za-z0-9._-]+|new:name=[A-Za-z0-9._-]+(,desc=.*)?", volume):
-        raise _usage(f"--volume {volume!r} is not a volume", "id:HUID, or new:name=NAME")
-
-
-def _usage(message: str, hint: str) -> RelayError:
-    return RelayError("usage", message, hint, exit_code=Exit.USAGE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +23,11 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def printable(path: Path) -> str:
+    """A path as text that JSON can carry and a terminal shows as it is; names may hold any bytes."""
+    return clean(os.fsencode(path).decode("utf-8", "replace"))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relaytui.cli.options import Target, json_option, state_option, usage
-from relaytui.cli.output import print_json
+from relaytui.cli.output import print_json, printable
 from relaytui.shell.arguments import WORDS, Seconds
 from relaytui.wire.url import BadUrl, plain_url
 
@@ -60,9 +60,9 @@ async def _serve(
     try:
         if new_key:
             click.echo("the key is new: pods need the new worker token (relay-tui token worker)", err=True)
-        click.echo(f"commander at {commander.url}, state in {settings.state}; Ctrl-C stops it", err=True)
+        click.echo(f"commander at {commander.url}, state in {printable(settings.state)}; Ctrl-C stops it", err=True)
         if as_json:
-            print_json({"url": commander.url, "pid": os.getpid(), "state": str(settings.state)})
+            print_json({"url": commander.url, "pid": os.getpid(), "state": printable(settings.state)})
         await stopped.wait()
         say("stopping; runs train on and report when a commander is back\n")
     finally:

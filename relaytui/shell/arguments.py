@@ -24,7 +24,7 @@ def shown(value: str) -> str:
     return repr(clean(value.encode("utf-8", "replace").decode(), 80))
 
 
-class _Checked(click.ParamType):  # type: ignore[type-arg]
+class Checked(click.ParamType):  # type: ignore[type-arg]
     """`check` gives what the value means, or raises ValueError with what it should be."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -40,18 +40,18 @@ class _Checked(click.ParamType):  # type: ignore[type-arg]
         raise NotImplementedError
 
 
-class RunId(_Checked):
+class RunId(Checked):
     name = "run_id"
 
     def check(self, text: str) -> str:
         if not is_id(text):
             raise ValueError(
-                "should be a run's name: 128 letters, digits, dots, dashes and underscores at most, no dot or dash first"
+                "should be a run's name: up to 128 letters, digits, dots, dashes and underscores, no dot or dash first"
             )
         return text
 
 
-class FilePath(_Checked):
+class FilePath(Checked):
     """A path, with `~` made whole; not asked whether it is there."""
 
     name = "path"
@@ -60,7 +60,7 @@ class FilePath(_Checked):
         return usable_path(text)
 
 
-class Words(_Checked):
+class Words(Checked):
     """One line of text that is said to people, or handed on to other programs. `least`: 0 takes none, too."""
 
     name = "text"
@@ -79,7 +79,7 @@ class Words(_Checked):
         return text
 
 
-class Url(_Checked):
+class Url(Checked):
     name = "url"
 
     def check(self, text: str) -> str:

@@ -1,0 +1,232 @@
+"""Both programs where stdin, stdout or stderr is closed, full or left, and where Ctrl-C comes early."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_cli import RELAY, Served, clean_environment
+
+AGENT = RELAY.with_name("relay-agent")
+DEADLINE = 20.0
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    commander = Served(tmp_path_factory.mktemp("commander") / "state")
+    grant = commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "tiny"})
+    for step in range(1, 9):
+        body = {"lease_token": grant["lease_token"], "run_id": "tiny", "step": step, "status": "RUNNING", "msg": "hi"}
+        commander.call("/api/job/report", body)
+    yield commander
+    commander.stop()
+
+
+def shell(line: str, state: Path) -> subprocess.CompletedProcess[str]:
+    """`line` in bash, with $STATE; its exit code is that of the first program of a pipe."""
+    env = clean_environment(
+        STATE=str(state),
+        RELAY=str(RELAY),
+        AGENT=str(AGENT),
+        COMMANDER_URL="http://127.0.0.1:9",
+        RELAY_L1_ROOT="/nowhere",
+    )
+    line = line.replace("relay-tui", '"$RELAY"').replace("relay-agent", '"$AGENT"')
+    return subprocess.run(
+        ["bash", "-c", f'{line}; exit "${{PIPESTATUS[0]}}"'],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        env=env,
+    )
+
+
+PRINTING = [
+    "relay-tui --help",
+    "relay-tui runs --help",
+    "relay-tui status --state $STATE",
+    "relay-tui runs --state $STATE",
+    "relay-tui events --state $STATE --json",
+    "relay-tui token worker --state $STATE",
+    "relay-tui print-lium-command --commander-url h --run-id r --image i --node n --json",
+    "relay-agent --version",
+    "relay-agent doctor --json",
+]
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_what_cannot_be_printed_is_one_line_and_a_reader_that_left_is_none(line: str, served: Served) -> None:
+    program = line.split()[0]
+    full = shell(f"{line} >/dev/full", served.state)
+    assert (full.returncode, full.stderr) == (
+        74,
+        f"{program}: stdout cannot be written: no space left on device\n",
+    )
+    closed = shell(f"{line} >&-", served.state)
+    assert (closed.returncode, closed.stderr) == (74, f"{program}: stdout cannot be written: it is closed\n")
+    left = shell(f"{line} | true", served.state)
+    assert left.returncode in (0, 141)  # it may have been quicker than its reader's end
+    assert left.stderr == ""
+
+
+def test_a_reader_that_left_for_certain_is_141_and_quiet(served: Served) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    for line in ("runs --json", "runs"):
+        with subprocess.Popen(
+            [RELAY, *line.split(), "--state", served.state],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        ) as process:
+            _, words = process.communicate(timeout=DEADLINE)
+        assert (process.returncode, words) == (141, "")
+    os.close(writing)
+
+
+LOG = """
+import sys
+from relaytui.cli import show
+from relaytui.cli.main import main
+from relaytui.client.answers import Log
+from relaytui.wire.rows import LogLine
+
+show.ask = lambda target, question: Log([LogLine(1, n, 0.0, "x" * 100) for n in range(5_000)])
+sys.argv = ["relay-tui", "log", "tiny"]
+main()
+"""
+
+
+def test_the_head_of_a_long_log_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "log.py").write_text(LOG)
+    for reader, code in (("| head -1", 141), (">/dev/full", 74)):
+        line = f"{sys.executable} {tmp_path}/log.py {reader}"
+        done = shell(line, tmp_path)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("relay-tui runs --state /nowhere 2>&-", 69),
+        ("relay-tui runs --state $STATE 2>/dev/full", 0),
+        ("relay-tui runs --state $STATE 2>&- >&- <&-", 74),
+        ("relay-tui runs --nonsense 2>&-", 2),
+        ("relay-tui drain tiny --state $STATE 2>&- <&-", 130),
+        ("relay-tui drain tiny --state $STATE 2>/dev/full </dev/null", 130),
+        ("relay-tui demo >&- <&-", 2),
+        ("relay-agent 2>&-", 2),
+        ("relay-agent --config /nowhere 2>/dev/full <&-", 2),
+    ],
+)
+def test_without_the_other_streams_the_exit_code_says_it(line: str, code: int, served: Served) -> None:
+    done = shell(line, served.state)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_question_that_nobody_can_answer_is_a_no(served: Served) -> None:
+    for stdin in ("</dev/null", "0>/dev/null", "</dev/full"):
+        done = shell(f"relay-tui drain tiny --state $STATE {stdin}", served.state)
+        assert done.returncode == 130
+        assert "nothing was done" in done.stderr.splitlines()[-1]
+        assert "--yes" in done.stderr
+    no = shell("echo n | relay-tui drain tiny --state $STATE; exit ${PIPESTATUS[1]}", served.state)
+    assert no.returncode == 130
+    assert no.stderr.endswith("relay-tui: nothing was done\n")
+
+
+def test_a_commander_whose_address_cannot_be_printed_does_not_stay(tmp_path: Path) -> None:
+    done = shell("relay-tui serve --json --port 0 --state $STATE >/dev/full", tmp_path / "state")
+    assert done.returncode == 74
+    assert done.stderr.splitlines()[-1] == "relay-tui: stdout cannot be written: no space left on device"
+    assert not (tmp_path / "state" / "commander.json").exists()
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+SLOW = """
+import os, time
+open(os.environ["REACHED"], "w").close()
+time.sleep(60)
+"""
+
+
+def interrupted(process: subprocess.Popen[str], reached: Path) -> tuple[int, str]:
+    until = time.monotonic() + DEADLINE
+    while not reached.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until, "it never came so far"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=DEADLINE)
+    return process.returncode, words
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ([RELAY, "runs"], "click"),
+        ([RELAY, "runs"], "orjson"),
+        ([RELAY, "runs"], "rich"),
+        ([RELAY, "runs"], "aiohttp"),
+        ([RELAY, "serve"], "aiosqlite"),
+        ([AGENT], "click"),
+        ([AGENT], "msgspec"),
+        ([AGENT, "doctor"], "aiohttp"),
+    ],
+)
+def test_ctrl_c_while_it_loads_is_quiet(command: list[str | Path], module: str, tmp_path: Path) -> None:
+    """A module that takes its time stands for the moment in which the signal comes."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / f"{module}.py").write_text(SLOW)
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    address = {"url": "http://127.0.0.1:9", "pid": 1, "version": "0", "started_at": 0}
+    (tmp_path / "commander.json").write_text(json.dumps(address))
+    env = clean_environment(
+        PYTHONPATH=str(tmp_path / "slow"), REACHED=str(tmp_path / "reached"), RELAY_COMMANDER_STATE=str(tmp_path),
+        COMMANDER_URL="http://127.0.0.1:9", RELAY_SHARED_SECRET="s" * 20,
+    )  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert interrupted(process, tmp_path / "reached") == (130, "")
+
+
+def test_ctrl_c_while_it_waits_for_an_answer_is_quiet(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        env = clean_environment(RELAY_TOKEN="t" * 20)
+        process = subprocess.Popen(
+            [RELAY, "status", "--connect", f"127.0.0.1:{silent.getsockname()[1]}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        silent.settimeout(DEADLINE)
+        connection, _ = silent.accept()
+        with connection:
+            (tmp_path / "reached").touch()
+            assert interrupted(process, tmp_path / "reached") == (130, "")
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "from relaytui.shell.interrupt import leave_at_once; leave_at_once();"
+        "signal.raise_signal(signal.SIGINT); print('on')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stdout) == (0, "on\n")
