@@ -238,7 +238,7 @@ async def test_damaged_telemetry_is_set_aside_and_leases_go_on(state: Path, harm
         (aside,) = (path for path in state.glob("telemetry.db.damaged-*"))
         assert aside.read_bytes() == bad
         events = (await kit.get("/api/events?limit=1000"))[1]["events"]
-        (event,) = (event for event in events if event["kind"] == "telemetry.replaced")
+        (event,) = (event for event in events if event["kind"] == "commander.telemetry_replaced")
         assert aside.name in event["message"]
         # A new run's telemetry is taken and shown.
         agent = await kit.agent("new")

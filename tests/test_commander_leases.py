@@ -507,3 +507,24 @@ async def test_nothing_is_queued_again_over_a_lease_that_somebody_has(kit: Kit, 
     assert (await kit.run("run-1"))["status"] == "failed"
     await core.relay.run(lambda tx: runs.save_lease(tx, lease))
     assert (await kit.requeue("run-1", 1))[0] == 200
+
+
+async def test_nobody_registers_what_cannot_have_been_granted(kit: Kit) -> None:
+    agent = await kit.agent()
+    granted = await agent.acquire("run-1")
+
+    async def register(**other: object) -> dict[str, object]:
+        await agent.say(
+            **(
+                {"type": "register", "request": 9, "run_id": "run-2", "epoch": 3, "token": "a" * 64, "mode": "sft"}
+                | other
+            )
+        )
+        return await agent.hear()
+
+    for epoch in (2**53, 2_000_000):
+        assert (await register(epoch=epoch))["code"] == "not_holder"
+    assert (await register(token=granted["token"]))["code"] == "not_holder"
+    assert (await kit.get("/api/runs/run-2"))[0] == 404
+    assert (await register())["type"] == "renewed"
+    assert (await kit.run("run-2"))["epoch"] == 3

@@ -23,6 +23,8 @@ COMMANDS = {
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
     "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
     "stop": ("relaytui.cli.stop", "stop", "Stop the commander of the state folder; runs train on."),
+    "backup": ("relaytui.cli.backup", "backup", "Copy the commander's state into one file."),
+    "restore": ("relaytui.cli.backup", "restore", "Put a backup in the place of the commander's state."),
     "token": ("relaytui.cli.token", "token", "Print the token that an agent or a remote client needs."),
     "print-lium-command": ("relaytui.cli.lium", "print_lium_command", "Print how to start an agent on a Lium pod."),
     "demo": ("relaytui.cli.demo", "demo", "Real training on this machine: three agents, one of them killed."),

@@ -14,6 +14,7 @@ from pathlib import Path
 from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours
 from relaytui.commander.store.durable import set_aside, sync_folder
 from relaytui.commander.store.filesystem import Probe, file_system, is_unsafe
+from relaytui.commander.store.restore import finish
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import RelayError
 from relaytui.wire.files import must_be_plain, state_error
@@ -31,12 +32,19 @@ class StateFolder:
     """Opened and locked until `close`."""
 
     def __init__(
-        self, path: Path, *, new_key: bool = False, allow_network: bool = False, probe: Probe | None = None
+        self,
+        path: Path,
+        *,
+        new_key: bool = False,
+        keyless: bool = False,
+        allow_network: bool = False,
+        probe: Probe | None = None,
     ) -> None:
         """RelayError (exit STATE) where the folder cannot be used, or another commander owns it.
 
         `new_key`, `allow_network`: the operator's word that a key that is lost or damaged is to be replaced, and that
-        nobody else ever opens this folder over the network. `probe` tells a folder's file system.
+        nobody else ever opens this folder over the network. `keyless`: the key is not looked at. `probe` tells a
+        folder's file system.
         """
         self.path = path
         _refuse_network(path, (probe or file_system)(path), allow_network)
@@ -45,7 +53,8 @@ class StateFolder:
         try:
             for name in PRIVATE_FILES:
                 must_be_plain(path / name)
-            self.key = self._new_key() if new_key else self._key()
+            finish(path)  # a restore that was cut short
+            self.key = b"" if keyless else self._new_key() if new_key else self._key()
         except OSError as error:
             self.close()
             raise state_error(f"{path} cannot be used: {error.strerror}", "see its permissions and its disk") from None

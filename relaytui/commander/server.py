@@ -18,6 +18,7 @@ from relaytui.commander.folder import StateFolder
 from relaytui.commander.http.app import close_sockets, make_app
 from relaytui.commander.http.door import Door, note_loop_trouble
 from relaytui.commander.http.guard import Credentials, served_hosts
+from relaytui.commander.keeper import Keeper
 from relaytui.commander.logs import aside
 from relaytui.commander.services import endings
 from relaytui.commander.services.core import Core
@@ -48,6 +49,7 @@ class Commander:
         self.url = ""
         self.port = 0
         self._core: Core | None = None
+        self._keeper: Keeper | None = None
         self._stack = AsyncExitStack()
         self._stopping = False
         self._notes: list[tuple[str, str]] = []
@@ -82,9 +84,16 @@ class Commander:
             address = Address(self.url, os.getpid(), __version__, self.clock.wall())
             await asyncio.to_thread(folder.announce, address)
             stack.callback(folder.retract)
+            self._keeper = keeper = Keeper(core, folder.path)
+            stack.push_async_callback(keeper.leave, asyncio.create_task(keeper.run()))
             self._core = core
             self._stack = stack.pop_all()
         _calm_collector()
+
+    async def backup_if_due(self) -> None:
+        """As the commander does by itself once a day."""
+        assert self._keeper is not None, "not started"
+        await self._keeper.backup_if_due()
 
     async def stop(self) -> None:
         """Within two seconds; runs train on, and agents come back to the next one."""

@@ -71,16 +71,25 @@ class Deny:
 
 
 def decide_acquire(
-    run: Run, lease: Lease | None, *, incarnation: str, request_id: str, mode: str | None, highest: int, now: float
+    run: Run,
+    lease: Lease | None,
+    *,
+    incarnation: str,
+    request_id: str,
+    mode: str | None,
+    highest: int,
+    now: float,
+    floor: int = 0,
 ) -> Grant | Again | Deny:
-    """`mode` None: whatever the run has (the original's workers do not say)."""
+    """`mode` None: whatever the run has (the original's workers do not say). `floor`: epochs are above it."""
     if run.status.ended:
         again = f"`relay-tui requeue {run.run_id}` queues it again"
         return Deny("ended", f"run {run.run_id} is {run.status}: {again}", 0.0, final=True)
     if mode is not None and mode != run.mode:
         return Deny("mode", f"run {run.run_id} is a {run.mode} run, not {mode}", 0.0, final=True)
-    if highest > run.epoch + MAX_EPOCH_JUMP:
+    if highest > max(run.epoch, floor) + MAX_EPOCH_JUMP:
         return Deny("epoch", f"the volume claims epoch {highest}, the commander knows {run.epoch}", 0.0, final=True)
+    highest = max(highest, floor)
     if lease is None or lease.state is LeaseState.RELEASED:
         return grant(run, highest)
     mine = lease.incarnation == incarnation
@@ -102,6 +111,26 @@ def grant(run: Run, highest: int, mine: Lease | None = None) -> Grant:
     return Grant(max(run.epoch, highest) + 1, supersedes=mine.epoch if held and mine is not None else None)
 
 
+def decide_register(
+    run: Run | None, lease: Lease | None, epoch: int, mode: str, *, known: bool, floor: int = 0
+) -> Refuse | None:
+    """A holder of `epoch` whom these books do not know; `known`: they have that epoch. None: it may be entered."""
+    highest = max(run.epoch if run is not None else 0, floor)
+    if not 1 <= epoch <= highest + MAX_EPOCH_JUMP:
+        return Refuse("not_holder", f"no commander can have granted epoch {epoch}, this one knows {highest}")
+    if run is None:
+        return None
+    if known or run.status.ended:
+        return Refuse("not_holder" if known else "released", f"run {run.run_id} is {run.status}")
+    if mode != run.mode:
+        return Refuse("not_holder", f"run {run.run_id} is a {run.mode} run, not {mode}")
+    if epoch <= run.epoch:
+        return Refuse("superseded", f"epoch {run.epoch} was granted since")
+    if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
+        return Refuse("superseded", f"{lease.worker} holds it (epoch {lease.epoch})")
+    return None
+
+
 def _retry(lease: Lease, now: float) -> float:
     return min(5.0, max(lease.expires - now, 0.0) + 0.5)
 
@@ -119,8 +148,10 @@ class Renewal(StrEnum):
 
 def decide_renew(run: Run | None, lease: Lease | None, epoch: int, *, known: bool, right: bool) -> Renewal | Refuse:
     """`known`: such an attempt exists; `right`: the token is that attempt's."""
-    if run is None or not known:
+    if run is None or (not known and epoch >= run.epoch):
         return Refuse("unknown", "no such lease here")
+    if not known:
+        return Refuse("superseded", f"epoch {run.epoch} took over")
     if not right:
         return Refuse("not_holder", "this token does not hold the lease")
     if epoch < run.epoch:

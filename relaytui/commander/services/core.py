@@ -77,6 +77,7 @@ class Core:
                 generation = secrets.token_hex(8)
                 history.set_meta(tx, "generation", generation)
             self._note_key(tx)
+            self.leases.load_in(tx)
             steps = [(row.run_id, row.epoch, row.last_step) for row in attempts.newest(tx)]
             self.board.load(
                 runs.everything(tx),

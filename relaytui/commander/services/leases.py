@@ -19,6 +19,7 @@ from relaytui.commander.model.lease import (
     Renewal,
     after_restart,
     decide_acquire,
+    decide_register,
     decide_renew,
     grant,
     outcome_when_silent,
@@ -34,6 +35,8 @@ from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.proof import token_hash
 from relaytui.wire.status import Outcome, RunStatus
 
+HOLD_OFF = "hold_off"
+"""Key of `meta`, with a value while a restored state waits for its holders."""
 SAID_FROM = 5.0
 """Seconds that nobody could renew from which on the history says so, where no lease was at its end."""
 
@@ -84,6 +87,8 @@ class Leases:
         self._refusals = 0
         # One object, so that renewals that wait are known as alike.
         self._renewals: Gather[runs.Claim, Extended | Refuse] = self._renew_in
+        self._held_off_until: float | None = None
+        """After a restore, on the boot clock: until then nobody is granted what others may hold."""
 
     def token(self, salt: bytes, run_id: str, epoch: int) -> str:
         """Made again from the state key, so that a retry gets the same one and none is stored."""
@@ -106,7 +111,7 @@ class Leases:
         lease = runs.get_lease(tx, ask.run_id)
         decision = decide_acquire(
             run, lease, incarnation=ask.incarnation, request_id=ask.request_id, mode=ask.mode,
-            highest=ask.highest_epoch, now=now,
+            highest=ask.highest_epoch, now=now, floor=history.epoch_floor(tx),
         )  # fmt: skip
         if isinstance(decision, Deny):
             return decision
@@ -115,7 +120,11 @@ class Leases:
             given = self._again(tx, run, lease, at, now)
             if given is not None:
                 return given
-            decision = grant(run, ask.highest_epoch, lease)
+            decision = grant(run, max(ask.highest_epoch, history.epoch_floor(tx)), lease)
+        if self._held_off_until is not None and now < self._held_off_until:
+            left = self._held_off_until - now
+            why = f"the state was restored: whoever held a run before has {left:.0f} s to come back"
+            return Deny("recovering", why, min(5.0, left + 0.5))
         if decision.supersedes is not None:
             run = self._supersede(tx, run, lease, at)
         if created:
@@ -209,7 +218,58 @@ class Leases:
         expires = self._clock.boot() + self.length
         return endings.revive(tx, run, lease, attempt, self._clock.wall(), expires, self.boot_id)
 
+    # -- register ------------------------------------------------------------------------------------------------
+
+    async def register(self, ask: Ask, token: str) -> Extended | Refuse:
+        """A holder of epoch `ask.highest_epoch` that these books do not know is entered as it is."""
+        return await self._writer.run(lambda tx: self._register_in(tx, ask, token_hash(token)))
+
+    def _register_in(self, tx: Tx, ask: Ask, hashed: bytes) -> Extended | Refuse:
+        at, expires, epoch = self._clock.wall(), self._clock.boot() + self.length, ask.highest_epoch
+        run, lease, attempt = (
+            runs.get(tx, ask.run_id),
+            runs.get_lease(tx, ask.run_id),
+            attempts.get(tx, ask.run_id, epoch),
+        )
+        if attempt is not None and hmac.compare_digest(attempt.token_hash, hashed):
+            return self._renew_closely(tx, ask.run_id, epoch, hashed, expires)
+        mode = ask.mode or "sft"
+        floor = history.epoch_floor(tx)
+        refused = decide_register(run, lease, epoch, mode, known=attempt is not None, floor=floor)
+        if refused is not None:
+            return refused
+        if attempts.by_token(tx, hashed) is not None:
+            return Refuse("not_holder", "this token is another lease's")
+        if run is None:
+            if runs.count(tx) >= self._max_runs:
+                return Refuse("unknown", f"the commander knows {self._max_runs} runs and takes in no more")
+            run = Run(ask.run_id, mode, RunStatus.QUEUED, 0, at, at)
+            runs.save(tx, run)
+        attempts.save(
+            tx,
+            Attempt(
+                ask.run_id, epoch, ask.worker, ask.incarnation, ask.request_id, hashed, b"", at,
+                config_hash=ask.config_hash,
+            ),
+        )  # fmt: skip
+        message = f"{ask.worker} holds it since before these books: entered with epoch {epoch}"
+        runs.save(tx, replace(change(run, Cause.GRANTED, at, message), epoch=epoch, attempts=run.attempts + 1))
+        runs.save_lease(
+            tx,
+            Lease(
+                ask.run_id, epoch, hashed, ask.worker, ask.incarnation, ask.request_id, LeaseState.HELD, self.length,
+                self.boot_id, expires,
+            ),
+        )  # fmt: skip
+        history.add_event(tx, at, "lease.registered", ask.worker, message, ask.run_id, epoch)
+        return Extended(self.length)
+
     # -- time ----------------------------------------------------------------------------------------------------
+
+    def load_in(self, tx: Tx) -> None:
+        """After a restore nobody is granted a run before those who may hold it had a lease's time to come back."""
+        if history.meta(tx, HOLD_OFF):
+            self._held_off_until = self._clock.boot() + max([self.length, *(x.length for x in runs.all_leases(tx))])
 
     def has_run_out(self, lease: Lease) -> bool:
         """By the clock, where the commander was awake to be renewed; the sweep sees to it before it ends one."""
@@ -221,6 +281,8 @@ class Leases:
         now, refusals = self._clock.boot(), self._writer.refusals
         await self._writer.run(lambda tx: self._recover_in(tx, why, gap))
         self._well, self._refusals = now, refusals
+        if self._held_off_until is not None and self._held_off_until < now + min(gap, self.length):
+            self._held_off_until = now + min(gap, self.length)
 
     def _recover_in(self, tx: Tx, why: str, gap: float = math.inf) -> None:
         now = self._clock.boot()
@@ -249,6 +311,9 @@ class Leases:
         elif gap > self.tolerance:
             await self.recover(f"no sweep for {gap:.1f} s", gap)
         self._well = now
+        if self._held_off_until is not None and self._held_off_until <= now:
+            await self._writer.run(lambda tx: history.set_meta(tx, HOLD_OFF, ""))
+            self._held_off_until = None
         soonest = self._board.soonest_expiry()
         if soonest is not None and soonest <= now:
             # By the time of deciding: while this waits for the disk, so do renewals.

@@ -59,7 +59,7 @@ class Orders:
         elif lease is not None and lease.state is LeaseState.EXPIRED:
             # Its holder may come back and must find that it lost.
             runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
-        run = replace(change(run, Cause.FORCED, at, message), epoch=run.epoch + 1)
+        run = replace(change(run, Cause.FORCED, at, message), epoch=max(run.epoch, history.epoch_floor(tx)) + 1)
         runs.save(tx, run)
         data = {"why": why, "pod_gone": "yes" if pod_gone else "no"}
         if lease is not None:

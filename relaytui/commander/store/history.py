@@ -80,3 +80,8 @@ def set_meta(tx: Tx, key: str, value: str) -> None:
         "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         (key, value),
     )
+
+
+def epoch_floor(tx: Tx) -> int:
+    """Up to here epochs may have been granted that this history does not know: 0 but after a restore."""
+    return int(meta(tx, "epoch_floor") or 0)

@@ -40,7 +40,7 @@ def open_databases(folder: Path) -> Opened:
             aside = set_aside(telemetry_path, "damaged", SIDE_FILES)
             message = f"{error.message}: set aside as {aside.name}, steps and log lines begin anew"
             log.warning("%s", message)
-            return Opened(relay, open_database(telemetry_path, TELEMETRY), (("telemetry.replaced", message),))
+            return Opened(relay, open_database(telemetry_path, TELEMETRY), (("commander.telemetry_replaced", message),))
     except BaseException:
         relay.close()
         raise

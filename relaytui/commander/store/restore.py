@@ -1,0 +1,132 @@
+"""A backup in the place of relay.db: verified first, the replaced one kept, old or new after a crash at any step.
+
+What the backup does not know was granted since. So it goes on as another history: epochs continue above all that can
+have been granted, holders come back in their epoch or register again, and nobody else is granted a run before they had
+the time to (services/leases.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from relaytui.commander.store import history
+from relaytui.commander.store.backup import copy_whole
+from relaytui.commander.store.database import RELAY, SIDE_FILES, open_database
+from relaytui.commander.store.durable import stamp, sync_file, sync_folder
+from relaytui.commander.store.errors import of_sqlite, unusable
+from relaytui.commander.store.writer import Tx
+from relaytui.wire.status import ACTIVE
+from relaytui.wire.text import clean
+
+EPOCHS_APART = 10_000
+"""More grants than a run gets between a backup and its restore: one a minute for a week."""
+SAID = "the state was restored: its holder comes back, or a later one does"
+_ACTIVE = ", ".join(f"'{status}'" for status in sorted(ACTIVE))
+# Held when the backup was made: who it was may revive it as after an expiry, unless a later one is there by then.
+_END_ATTEMPTS = """
+  UPDATE attempts SET ended_at = :at, outcome = 'lost', message = :said WHERE outcome IS NULL AND EXISTS (
+    SELECT 1 FROM leases l WHERE l.run_id = attempts.run_id AND l.epoch = attempts.epoch AND l.state = 'held')
+"""
+_END_LEASES = "UPDATE leases SET state = 'expired' WHERE state = 'held'"
+_QUEUE_RUNS = f"""
+  UPDATE runs SET status = 'queued', draining_since = NULL, updated_at = :at, message = :said
+    WHERE status IN ({_ACTIVE})
+"""  # noqa: S608 - ours
+_PENDING = f"{RELAY.file}.restoring-"
+_REPLACED = f"{RELAY.file}.replaced-"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`aside`: what was there before, None where nothing was."""
+
+    aside: Path | None
+    epoch_floor: int
+
+
+def restore(state: Path, source: Path, at: float) -> Restored:
+    """Puts `source` in the place of the state folder's relay.db. The caller holds the folder's lock.
+
+    RelayError where it is no whole backup; nothing has changed then.
+    """
+    finish(state)
+    work = state / f".{RELAY.file}.restore"
+    _remove(work)
+    try:
+        copy_whole(source, work)
+        floor = _adapt(work, source, state / RELAY.file, at)
+        pending = state / f"{_PENDING}{stamp(at)}"
+        sync_file(work)
+        work.rename(pending)  # from here on it is restored: whoever opens the folder next finishes it
+        sync_folder(state)
+    except sqlite3.Error as error:
+        raise of_sqlite(source, error) from None
+    except OSError as error:
+        raise unusable(state, f"cannot be written: {error.strerror}", "see its permissions and its disk") from None
+    finally:
+        _remove(work)
+    return Restored(finish(state), floor)
+
+
+def finish(state: Path) -> Path | None:
+    """Completes a restore that was decided, however far it came. What it replaced, None where nothing was to do."""
+    pending = max(state.glob(f"{_PENDING}*"), default=None)
+    if pending is None:
+        return None
+    current = state / RELAY.file
+    aside = state / (_REPLACED + pending.name.removeprefix(_PENDING))
+    # The logs first: beside another database they would be taken for its own.
+    for suffix in sorted(SIDE_FILES, key=len, reverse=True):
+        with contextlib.suppress(FileNotFoundError):
+            current.with_name(current.name + suffix).rename(aside.with_name(aside.name + suffix))
+            sync_folder(state)
+    pending.rename(current)
+    sync_folder(state)
+    return aside if aside.exists() else None
+
+
+def _adapt(work: Path, source: Path, current: Path, at: float) -> int:
+    """Makes the copy a history of its own; the floor of its epochs."""
+    db = open_database(work, RELAY)  # upgraded and read row by row
+    try:
+        floor = max(_highest_epoch(work), _highest_epoch(current)) + EPOCHS_APART
+        tx = Tx(db)
+        db.execute("BEGIN IMMEDIATE")
+        history.set_meta(tx, "generation", secrets.token_hex(8))
+        history.set_meta(tx, "epoch_floor", str(floor))
+        history.set_meta(tx, "hold_off", "restored")
+        values = {"at": at, "said": SAID}
+        db.execute(_END_ATTEMPTS, values)
+        db.execute(_END_LEASES)
+        db.execute(_QUEUE_RUNS, values)
+        # Whatever clock they were counted on: what still runs gets its full length at the next start.
+        db.execute("UPDATE leases SET boot_id = '', grace = 0")
+        message = f"from the backup {clean(source.name, 128)}; epochs go on above {floor}"
+        history.add_event(tx, at, "commander.restored", "operator", message)
+        db.execute("COMMIT")
+        db.execute("PRAGMA journal_mode=DELETE")
+    finally:
+        db.close()
+    return floor
+
+
+def _highest_epoch(path: Path) -> int:
+    """Of all its runs, 0 where it cannot be read (it is damaged or gone: what EPOCHS_APART is for)."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
+            epoch = db.execute("SELECT max(epoch) FROM runs").fetchone()[0]
+            floor = db.execute("SELECT value FROM meta WHERE key = 'epoch_floor'").fetchone()
+            return max(int(epoch or 0), int(floor[0]) if floor else 0)
+    except (sqlite3.Error, ValueError, TypeError, UnicodeDecodeError, MemoryError):
+        return 0
+
+
+def _remove(work: Path) -> None:
+    for suffix in SIDE_FILES:
+        with contextlib.suppress(OSError):
+            work.with_name(work.name + suffix).unlink()
