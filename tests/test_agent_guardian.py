@@ -58,6 +58,7 @@ async def test_output_and_exit_code_arrive_and_the_log_has_every_byte(tmp_path: 
     await trainer.gone
     assert heard.data == b"one\ntwo\nthree\n"
     assert (tmp_path / "log").read_bytes() == heard.data
+    assert (tmp_path / "log.exit").read_text() == "7\n"
 
 
 async def test_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path) -> None:

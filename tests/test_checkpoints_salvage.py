@@ -13,7 +13,7 @@ from checkpoint_kit import FaultyDisk, mine, names, new_run, not_mine, put, stag
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.resume import choose
-from relay_agent.checkpoints.salvage import Salvage, record_end, recorded_end
+from relay_agent.checkpoints.salvage import Salvage, recorded_end
 from relay_agent.volume import RunFolder
 
 
@@ -100,10 +100,9 @@ def test_unmarked_is_whole_where_the_trainer_is_known_to_have_ended_well(
 
 
 def test_how_a_trainer_ended_is_read_from_beside_its_log(run: RunFolder) -> None:
-    record_end(run, 1, 143)
-    assert recorded_end(run, 1) == 143
+    assert recorded_end(run, 1) == 256
     record = run.logs / "e00000001.exit"
-    for text, code in (("0\n", 0), ("143", 143), ("", 256), ("nonsense", 256), ("-1", 256), ("9" * 50, 256)):
+    for text, code in (("0\n", 0), ("143\n", 143), ("", 256), ("nonsense", 256), ("-1", 256), ("9" * 50, 256)):
         record.write_text(text)
         assert recorded_end(run, 1) == code
     record.unlink()

@@ -14,7 +14,6 @@ from typing import Any
 
 from relay_agent.beginning import Beginning
 from relay_agent.checkpoints.resume import Resume
-from relay_agent.checkpoints.salvage import record_end
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
 from relay_agent.follow import Follower
@@ -208,7 +207,6 @@ class Attempt:
         self._background(_ticking(follower), "tick")
         code = await trainer.exited
         leftovers = await trainer.gone
-        await asyncio.to_thread(record_end, self._folder, self.epoch, code)
         follower.finish()
         data = {"code": str(code), "leftovers": str(leftovers)}
         self.tell.event("trainer.exited", f"the trainer exited with {code}", data)

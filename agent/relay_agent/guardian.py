@@ -202,6 +202,7 @@ class Log:
         self._queue: _queue.SimpleQueue[tuple[int, bytes] | None] = _queue.SimpleQueue()
         self._done = _thread.allocate_lock()
         self._path = path
+        self._code = 0
         self._fd = -1
 
     def start(self) -> None:
@@ -217,7 +218,9 @@ class Log:
         self._put += 1
         self._queue.put((offset, data))
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, code: int) -> None:
+        """All written; and beside it, for whoever comes after a dead agent, how the trainer exited."""
+        self._code = code
         self._queue.put(None)
         self._done.acquire(timeout=timeout)
 
@@ -239,8 +242,12 @@ class Log:
         try:
             if self._fd >= 0:
                 os.fsync(self._fd)
+            fd = open_own(self._path.removesuffix(".log") + ".exit", os.O_WRONLY | os.O_TRUNC)
+            os.write(fd, f"{self._code}\n".encode())
+            os.fsync(fd)
+            os.close(fd)
         except OSError as error:
-            self.trouble = f"{error.strerror}"
+            self.trouble = self.trouble or f"{error.strerror}"
         self._done.release()
 
 
@@ -583,7 +590,7 @@ class Guardian:
             elif not self.drain():
                 break
         if self.code is not None:
-            self.log.close(10.0)
+            self.log.close(10.0, self.code)
         self.leave_word(leftovers)
         if not self.alone:
             os.set_blocking(self.agent, True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
-from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file, replace_file
+from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Published, publish
@@ -53,7 +53,7 @@ class _Left:
 
 
 def recorded_end(run: RunFolder, epoch: int) -> int:
-    """How that attempt's trainer ended by the record beside its log, `logs/e<epoch>.exit`; UNKNOWN_END without one."""
+    """How that attempt's trainer ended by its guardian's word, `logs/e<epoch>.exit`; UNKNOWN_END without one."""
     path = run.log(epoch).with_suffix(".exit")
     try:
         with folder(path.parent) as fd:
@@ -61,12 +61,6 @@ def recorded_end(run: RunFolder, epoch: int) -> int:
     except (OSError, ValueError):
         return UNKNOWN_END
     return code if 0 <= code < UNKNOWN_END else UNKNOWN_END
-
-
-def record_end(run: RunFolder, epoch: int, code: int, disk: Disk = SYSTEM) -> None:
-    """For whoever comes after an agent that dies before it has published the last of it. Blocking."""
-    with suppress(OSError):
-        replace_file(disk, run.log(epoch).with_suffix(".exit"), f"{code}\n".encode("ascii"))
 
 
 class Salvage:
