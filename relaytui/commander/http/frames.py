@@ -40,7 +40,9 @@ class Frame(NamedTuple):
 
 
 # Unions are not types to mypy, so the decoders are given theirs by hand.
-_message: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Hello | Acquire | Renew | Register | Envelope | Skip | OrderAck)
+_message: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    Hello | Acquire | Renew | Register | Envelope | Skip | OrderAck
+)
 _reports: msgspec.json.Decoder[list[AnyReport]] = msgspec.json.Decoder(
     Annotated[list[AnyReport], Meta(min_length=1, max_length=MAX_REPORTS)]
 )
