@@ -30,7 +30,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel: Path) -> None:
         "relay_agent/launchers/launch_sft.sh",
         "relay_agent/launchers/launch_rl.sh",
         "relay_agent/launchers/char_lm.py",
-        "relay_agent/guardian.py",
+        "relay_agent/guardian/__main__.py",
         "relaytui/themes/relay-dark.toml",
         "relaytui/dashboard/dashboard.tcss",
         "relaytui/py.typed",

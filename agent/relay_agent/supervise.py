@@ -19,6 +19,7 @@ from relay_agent import guardian
 from relay_agent.process import own_children, say
 from relaytui.wire.errors import Exit, RelayError
 
+MAIN = Path(guardian.__file__).with_name("__main__.py")
 CATCH_UP = 4 << 20
 """Bytes an agent may lag behind its trainer; of more, all but the last chunk is only counted."""
 LOG_WAIT = 5.0
@@ -148,7 +149,7 @@ class Supervised:
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * guardian.CHUNK)
-            command = [sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno())]
+            command = [sys.executable, "-I", "-S", str(MAIN), str(theirs.fileno())]
             command += [str(self._log.absolute()), self.guard, str(grace), str(orphan)]
             command.append(str(folder.absolute()) if folder is not None else "-")
             self._child = subprocess.Popen(

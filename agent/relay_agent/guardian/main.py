@@ -1,6 +1,6 @@
 """The guardian: a small process between agent and trainer, so that neither can hurt the other by dying or being slow.
 
-Run by path as `python -I -S guardian.py FD LOG GUARD GRACE ORPHAN FOLDER -- ARGV…` with the trainer's environment as
+Run by path as `python -I -S guardian FD LOG GUARD GRACE ORPHAN FOLDER -- ARGV…` with the trainer's environment as
 its own. Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
 
 - starts the trainer in a session of its own and owns every process that comes of it (subreaper, marker in the
@@ -15,240 +15,46 @@ its own. Standard library only and few modules: it lives as long as the trainer,
 from __future__ import annotations
 
 # ruff: noqa: SIM105 - contextlib is not worth its memory here
-import _queue
-import _thread
-import errno
 import fcntl
 import os
 import select
 import signal
-import stat
-import struct
-import sys
 import time
 
-MARKER = "RELAY_GUARD"
-"""Environment variable that every process of one trainer carries, whatever it was reparented to."""
+from relay_agent.guardian.files import OURS
+from relay_agent.guardian.log import LOG_QUEUE, Log
+from relay_agent.guardian.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    boot_clock,
+    prctl,
+    signal_all,
+    tree,
+)
+from relay_agent.guardian.protocol import (
+    ALONE,
+    CHUNK,
+    DEADLINE,
+    EARLY,
+    ENDED,
+    EXITED,
+    GONE,
+    HEADER,
+    KILL,
+    LOG_LOST,
+    OUTPUT,
+    REFUSED,
+    SOCKET,
+    STARTED,
+    STOP,
+)
 
-# What the guardian says to the agent: a header (kind, offset in the output, length) and `length` bytes.
-HEADER = struct.Struct(">cQI")
-STARTED = b"S"  # payload: pid
-REFUSED = b"F"  # the trainer could not be started; payload: errno and the system's words
-OUTPUT = b"O"  # bytes the trainer printed from `offset` on; empty: it printed up to `offset`, read the log
-LOG_LOST = b"L"  # the log could not be written; payload: why
-EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
-GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
-
-ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
-
-# What the agent says to the guardian, a line each.
-STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
-KILL = b"K"
-DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
-
-SOCKET, ENDED = "guardian.sock", "ended"
-"""In FOLDER: where a new agent is heard, and how it ended (`Ending`)."""
-EARLY = 1.0  # seconds before a deadline by which the tree gets SIGKILL
-
-CHUNK = 256 * 1024
 PIPE = 1 << 20
 RUSH = 8
 """Reads in a row, each within RUSH_GAP seconds of the last, after which output is let gather for RUSH_PAUSE: a trainer
 that prints without pause costs little, and one that prints now and then is heard at once."""
 RUSH_GAP, RUSH_PAUSE = 0.001, 0.002
-LOG_QUEUE = 16  # chunks that may wait for a slow volume before the trainer has to
 LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-def boot_clock() -> float:
-    """Seconds that count suspend, as the agent's deadlines do."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def prctl(option: int, value: int) -> bool:
-    """Linux's prctl; False where there is none."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        import ctypes
-
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
-    except (ImportError, OSError, AttributeError):
-        return False
-
-
-def processes() -> dict[int, tuple[int, int]]:
-    """pid → (parent, start time in ticks) of everything alive that /proc shows; zombies are not alive."""
-    found: dict[int, tuple[int, int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its memory here
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
-            found[int(name)] = (int(fields[1]), int(fields[19]))
-    return found
-
-
-def carries(pid: int, marker: bytes) -> bool:
-    """Whether the process was started with `marker` (NAME=value) in its environment."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return marker in file.read().split(b"\0")
-    except OSError:
-        return False
-
-
-def tree(guard: str, root: int = 0) -> set[int]:
-    """Living processes of a trainer: descendants of `root`, and whoever carries the marker. Never the caller itself."""
-    alive = processes()
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in alive.items():
-        children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    waiting = [root] if root else []
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
-    marker = f"{MARKER}={guard}".encode()
-    me = os.getpid()
-    found.update(pid for pid in alive if pid not in found and pid != me and carries(pid, marker))
-    found.discard(me)
-    return found
-
-
-def signal_all(pids: set[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-OURS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""For files of our own where others can write too: through no link, and without waiting for a FIFO's other end."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP)
-
-
-def open_parent(path: str) -> int:
-    """The folder that `path` lies in; neither it nor the one above it may be a link."""
-    parent = os.path.dirname(path)  # noqa: PTH120 - pathlib is not worth its memory here
-    above = os.open(os.path.dirname(parent) or ".", _FOLDER | os.O_NOFOLLOW)  # noqa: PTH120
-    try:
-        return os.open(os.path.basename(parent) or ".", _FOLDER | os.O_NOFOLLOW, dir_fd=above)  # noqa: PTH119
-    finally:
-        os.close(above)
-
-
-def is_plain(fd: int) -> bool:
-    """A regular file that has no other name."""
-    found = os.fstat(fd)
-    return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
-
-
-def open_own(path: str, flags: int) -> int:
-    """Open a file of ours for writing, made if it is missing. Whatever else has its name is moved aside first."""
-    name = os.path.basename(path)  # noqa: PTH119
-    at = open_parent(path)
-    try:
-        for _ in range(8):
-            try:
-                fd = os.open(name, flags | os.O_CREAT | OURS, 0o644, dir_fd=at)
-            except OSError as error:
-                if error.errno not in _NOT_OURS:
-                    raise
-            else:
-                if is_plain(fd):
-                    return fd
-                os.close(fd)
-            move_aside(at, name)
-        raise OSError(errno.EEXIST, "something else keeps coming back under this name", path)
-    finally:
-        os.close(at)
-
-
-def move_aside(at: int, name: str) -> None:
-    """To `NAME.foreign.N`: it is not ours, and not ours to delete."""
-    for number in range(1, 1000):
-        aside = f"{name}.foreign.{number}"
-        try:
-            os.stat(aside, dir_fd=at, follow_symlinks=False)
-        except FileNotFoundError:
-            try:
-                os.rename(name, aside, src_dir_fd=at, dst_dir_fd=at)
-            except FileNotFoundError:
-                pass  # gone by itself
-            return
-    raise OSError(errno.EEXIST, "too much lies aside of it", name)
-
-
-class Log:
-    """The run's log, written by a thread so that a volume that hangs does not stop the guardian from obeying.
-
-    A byte of output has the same offset in the file, also after a write that failed: that part stays a hole.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.trouble = ""
-        self._put = 0  # each counter has one writer, so that no lock is needed
-        self._written = 0
-        self._queue: _queue.SimpleQueue[tuple[int, bytes] | None] = _queue.SimpleQueue()
-        self._done = _thread.allocate_lock()
-        self._path = path
-        self._code = 0
-        self._fd = -1
-
-    def start(self) -> None:
-        self._done.acquire()
-        _thread.start_new_thread(self._write_all, ())
-
-    @property
-    def waiting(self) -> int:
-        """Chunks not on the volume yet."""
-        return self._put - self._written
-
-    def put(self, offset: int, data: bytes) -> None:
-        self._put += 1
-        self._queue.put((offset, data))
-
-    def close(self, timeout: float, code: int) -> None:
-        """All written; and beside it, for whoever comes after a dead agent, how the trainer exited."""
-        self._code = code
-        self._queue.put(None)
-        self._done.acquire(timeout=timeout)
-
-    def _write_all(self) -> None:
-        try:
-            self._fd = open_own(self._path, os.O_WRONLY)
-        except OSError as error:
-            self.trouble = f"{self._path}: {error.strerror}"
-        while (item := self._queue.get()) is not None:
-            offset, data = item
-            view = memoryview(data)
-            try:
-                while view and self._fd >= 0:
-                    written = os.pwrite(self._fd, view, offset)
-                    offset, view = offset + written, view[written:]
-            except OSError as error:
-                self.trouble = f"{error.strerror}"
-            self._written += 1
-        try:
-            if self._fd >= 0:
-                os.fsync(self._fd)
-            fd = open_own(self._path.removesuffix(".log") + ".exit", os.O_WRONLY | os.O_TRUNC)
-            os.write(fd, f"{self._code}\n".encode())
-            os.fsync(fd)
-            os.close(fd)
-        except OSError as error:
-            self.trouble = self.trouble or f"{error.strerror}"
-        self._done.release()
 
 
 class Guardian:
@@ -610,7 +416,3 @@ def main(argv: list[str]) -> int:
     except OSError:
         pass
     return Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer).run()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""The process between agent and trainer, and what both sides of it need. `main` is the process itself."""
+
+from relay_agent.guardian.files import OURS, is_plain, move_aside, open_own, open_parent
+from relay_agent.guardian.processes import carries, prctl, processes, signal_all, tree
+from relay_agent.guardian.protocol import (
+    ALONE,
+    CHUNK,
+    DEADLINE,
+    EARLY,
+    ENDED,
+    EXITED,
+    GONE,
+    HEADER,
+    KILL,
+    LOG_LOST,
+    MARKER,
+    OUTPUT,
+    REFUSED,
+    SOCKET,
+    STARTED,
+    STOP,
+)
+
+__all__ = [
+    "ALONE",
+    "CHUNK",
+    "DEADLINE",
+    "EARLY",
+    "ENDED",
+    "EXITED",
+    "GONE",
+    "HEADER",
+    "KILL",
+    "LOG_LOST",
+    "MARKER",
+    "OURS",
+    "OUTPUT",
+    "REFUSED",
+    "SOCKET",
+    "STARTED",
+    "STOP",
+    "carries",
+    "is_plain",
+    "move_aside",
+    "open_own",
+    "open_parent",
+    "prctl",
+    "processes",
+    "signal_all",
+    "tree",
+]

@@ -1,0 +1,81 @@
+"""Processes of a trainer, whatever they were reparented to. Standard library, and little of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from relay_agent.guardian.protocol import MARKER
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def boot_clock() -> float:
+    """Seconds that count suspend, as the agent's deadlines do."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def prctl(option: int, value: int) -> bool:
+    """Linux's prctl; False where there is none."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """pid → (parent, start time in ticks) of everything alive that /proc shows; zombies are not alive."""
+    found: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its memory here
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
+            found[int(name)] = (int(fields[1]), int(fields[19]))
+    return found
+
+
+def carries(pid: int, marker: bytes) -> bool:
+    """Whether the process was started with `marker` (NAME=value) in its environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            return marker in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def tree(guard: str, root: int = 0) -> set[int]:
+    """Living processes of a trainer: descendants of `root`, and whoever carries the marker. Never the caller itself."""
+    alive = processes()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in alive.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [root] if root else []
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    marker = f"{MARKER}={guard}".encode()
+    me = os.getpid()
+    found.update(pid for pid in alive if pid not in found and pid != me and carries(pid, marker))
+    found.discard(me)
+    return found
+
+
+def signal_all(pids: set[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue

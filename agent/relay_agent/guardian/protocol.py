@@ -1,0 +1,30 @@
+"""What guardian and agent say to each other, and where they find each other."""
+
+from __future__ import annotations
+
+import struct
+
+MARKER = "RELAY_GUARD"
+"""Environment variable that every process of one trainer carries, whatever it was reparented to."""
+
+# What the guardian says to the agent: a header (kind, offset in the output, length) and `length` bytes.
+HEADER = struct.Struct(">cQI")
+STARTED = b"S"  # payload: pid
+REFUSED = b"F"  # the trainer could not be started; payload: errno and the system's words
+OUTPUT = b"O"  # bytes the trainer printed from `offset` on; empty: it printed up to `offset`, read the log
+LOG_LOST = b"L"  # the log could not be written; payload: why
+EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
+GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
+
+ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
+
+# What the agent says to the guardian, a line each.
+STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
+KILL = b"K"
+DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
+
+SOCKET, ENDED = "guardian.sock", "ended"
+"""In FOLDER: where a new agent is heard, and how it ended (`Ending`)."""
+EARLY = 1.0  # seconds before a deadline by which the tree gets SIGKILL
+
+CHUNK = 256 * 1024
