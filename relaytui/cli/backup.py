@@ -14,9 +14,7 @@ from relaytui.wire.errors import Exit, RelayError
 
 
 @click.command()
-@click.option(
-    "--to", type=PATH, help="File to write, instead of one in the state folder's backups/."
-)
+@click.option("--to", type=PATH, help="File to write, instead of one in the state folder's backups/.")
 @target_options
 def backup(target: Target, to: Path | None) -> None:
     """Copy who may train what, runs, checkpoints and events into one file, and print its name.
