@@ -10,12 +10,18 @@ from textual.app import App, ComposeResult
 
 from relaytui.client.curve import Curve, Line
 from relaytui.client.logbuffer import LogBuffer
-from relaytui.dashboard.format import age, bar, duration, eta, number, percent, rate, size, steps
+from relaytui.dashboard.format import age, bar, count, duration, eta, number, percent, rate, size, steps
 from relaytui.dashboard.ink import Ink, Piece
+from relaytui.dashboard.screens.facts import event_lines
+from relaytui.dashboard.screens.lists import RUN_COLUMNS, run_item
 from relaytui.dashboard.widgets.chart import Chart, frame_of, plot
 from relaytui.dashboard.widgets.log import LogView
 from relaytui.dashboard.widgets.pieces import fit, folded, width_of
 from relaytui.dashboard.widgets.table import Column, Row, Table, place_columns
+from relaytui.wire.rows import EventRow, RunRow
+from relaytui.wire.status import RunStatus
+
+NOW = 1_700_000_000.0
 
 COLUMNS = (
     Column("name", "name", 8, 0, grow=10),
@@ -106,6 +112,37 @@ def test_columns_never_take_more_than_there_is(width: int) -> None:
     assert placed[0].column.key == "name"
     assert placed[-1].x + placed[-1].width <= width
     assert [p.column.priority for p in placed] == sorted(p.column.priority for p in placed)
+
+
+@pytest.mark.parametrize("width", range(60, 160, 3))
+@pytest.mark.parametrize(("step", "total"), [(1_000, 60_000), (12_345, 99_999), (999_999, 1_000_000), (7, None)])
+def test_in_the_list_of_runs_no_number_is_cut(width: int, step: int, total: int | None) -> None:
+    row = RunRow(
+        run_id="a-run-whose-name-is-long-enough-to-want-more", mode="sft", status=RunStatus.RUNNING, epoch=123,
+        created_at=NOW, updated_at=NOW, holder="a-pod-with-a-name-of-some-length", lease_expires_at=NOW + 40_000,
+        step=step, total=total, rate=1.2345, loss=12.3456,
+    )  # fmt: skip
+    cells = run_item(row, NOW).row.cells
+    needs = [sum(width_of(text) for text, _ in cell) for cell in cells]
+    placed = place_columns(RUN_COLUMNS, needs, width, 2)
+    assert {"run", "status", "step", "loss"} <= {each.column.key for each in placed}
+    for each in placed:
+        assert not each.column.right or each.width >= needs[each.index], each.column.key
+
+
+def test_an_event_below_the_list_is_a_sentence_and_says_nothing_twice() -> None:
+    row = EventRow(
+        id=1, at=NOW, kind="checkpoint.published", actor="pod-a", message="step_00000010 at step 10, 3 files",
+        run_id="r", epoch=1, data={"name": "step_00000010", "step": "10", "bytes": "33658"},
+    )  # fmt: skip
+    _, *words = event_lines(row, NOW, 80)
+    assert "".join(text for line in words for text, _ in line).strip() == "step_00000010 at step 10, 3 files, 33.7 kB"
+
+
+def test_large_counts_are_short_and_right() -> None:
+    assert [count(n) for n in (9_999, 99_999, 100_000, 999_999, 1_240_000, 999_999_999)] == [
+        "9999", "99,999", "100k", "1000k", "1.24M", "1000M",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["plain", "日本語テキスト", "a\u0301bc", "x" * 300, "", "😀😀😀", "mi日x"])

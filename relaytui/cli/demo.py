@@ -20,7 +20,7 @@ import click
 from relaytui.cli.dashboard import check_terminal, exit_code, show
 from relaytui.cli.fleet import Fleet
 from relaytui.cli.options import json_option, usage
-from relaytui.cli.output import number, print_json, print_table
+from relaytui.cli.output import Column, number, print_json, print_table
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import local_endpoint
 from relaytui.client.endpoint import Endpoint
@@ -38,6 +38,7 @@ SECONDS = 60.0
 LEASE_SECONDS = 6.0
 """Short, so that the killed agent's run is free again while one watches."""
 KEEP_LAST = 4
+REPORT_COLUMNS = (*map(Column, ("RUN", "STATUS", "STEP", "LOSS", "VERIFIED")), Column("ATTEMPTS", least=20))
 SFT, RL = "demo-sft", "demo-rl"
 VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 
@@ -249,7 +250,7 @@ def _print_report(report: dict[str, Any]) -> None:
             attempts,
         )
 
-    print_table(("RUN", "STATUS", "STEP", "LOSS", "VERIFIED", "ATTEMPTS"), [cells(run) for run in report["runs"]])
+    print_table(REPORT_COLUMNS, [cells(run) for run in report["runs"]])
     latency = report["latency_ms"]
     click.echo(f"\na printed line reached a subscriber in {latency['p50']} ms (p50), {latency['p99']} ms (p99)")
     for line in report["torn"]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -15,6 +18,8 @@ from rich.cells import cell_len
 
 from relaytui.wire.numbers import Number
 from relaytui.wire.text import clean
+
+GAP = "  "
 
 
 def print_json(value: Any) -> None:
@@ -30,13 +35,56 @@ def printable(path: Path) -> str:
     return clean(os.fsencode(path).decode("utf-8", "replace"))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+class Column(NamedTuple):
+    """`weight` 0 always stays; of the others, the highest gives way first where the terminal is narrow.
+
+    `least`: text that goes on in the next line rather than be wider than there is room; numbers and names are whole.
+    """
+
+    title: str
+    weight: int = 0
+    least: int | None = None
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Columns two blanks apart; widths are terminal cells. Text is cleaned again: a commander may be an older one."""
-    lines = [tuple(header), *(tuple(clean(cell, 200) for cell in row) for row in rows)]
-    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(header))]
+    for line in laid_out(columns, rows, terminal_width()):
+        click.echo(line)
+
+
+def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """The lines of a table in `width` cells, of any width where that is None."""
+    lines = [tuple(column.title for column in columns), *(tuple(clean(cell, 1_000) for cell in row) for row in rows)]
+    natural = [max(cell_len(line[i]) for line in lines) for i in range(len(columns))]
+    least = [
+        wide if column.least is None else min(wide, column.least) for column, wide in zip(columns, natural, strict=True)
+    ]
+    kept = list(range(len(columns)))
+
+    def spare() -> int:
+        return 0 if width is None else width - sum(least[i] for i in kept) - len(GAP) * (len(kept) - 1)
+
+    while spare() < 0 and any(columns[i].weight for i in kept):
+        kept.remove(max(kept, key=lambda i: (columns[i].weight, i)))
+    widths = dict(zip(kept, (natural[i] if width is None else least[i] for i in kept), strict=True))
+    left = max(0, spare())
+    for i in kept:
+        more = min(natural[i] - widths[i], left)
+        widths[i], left = widths[i] + more, left - more
     for line in lines:
-        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+        cells = [_folded(line[i], widths[i]) for i in kept]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = (part + " " * (widths[i] - cell_len(part)) for i, part in zip(kept, parts, strict=True))
+            yield GAP.join(padded).rstrip()
+
+
+def _folded(text: str, width: int) -> list[str]:
+    return [text] if cell_len(text) <= width else textwrap.wrap(text, max(1, width))
+
+
+def terminal_width() -> int | None:
+    """Cells of the terminal that reads stdout, or what COLUMNS says; None where it is a file or a pipe."""
+    return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def ago(seconds: float) -> str:

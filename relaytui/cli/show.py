@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
 
 import click
 
 from relaytui.cli.options import Target, json_option, target_options
-from relaytui.cli.output import ago, number, print_json, print_table
+from relaytui.cli.output import Column, ago, laid_out, number, print_json, print_table, terminal_width
 from relaytui.cli.session import ask
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
+from relaytui.client.words import details, duration, remaining, sentence
 from relaytui.shell.arguments import COUNT, MAX_COUNT, RUN_ID
-from relaytui.wire.rows import RunRow
+from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.text import clean
 
 
@@ -70,38 +72,103 @@ def runs(target: Target, run_id: str | None, as_json: bool) -> None:
         )
 
 
+RUN_COLUMNS = (
+    Column("RUN"),
+    Column("STATUS"),
+    Column("HOLDER", 3),
+    Column("EPOCH", 6),
+    Column("LEASE", 4),
+    Column("STEP"),
+    Column("RATE", 5),
+    Column("ETA", 1),
+    Column("LOSS"),
+    Column("REWARD", 7),
+    Column("CHECKPOINT", 8),
+    Column("REPORTED", 2),
+)
+
+
 def _print_runs(answer: Runs) -> None:
-    header = ("RUN", "STATUS", "HOLDER", "EPOCH", "LEASE", "STEP", "RATE", "LOSS", "REWARD", "CHECKPOINT", "REPORTED")
-    print_table(header, [_run_cells(run, answer.now) for run in answer.runs])
+    print_table(RUN_COLUMNS, [_run_cells(run, answer.now) for run in answer.runs])
 
 
 def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
-    lease = "-" if run.lease_expires_at is None else f"{max(0, int(run.lease_expires_at - now))}s"
-    step = str(run.step) if run.total is None else f"{run.step}/{run.total}"
-    reported = "-" if run.reported_at is None else f"{ago(now - run.reported_at)} ago"
     return (
         run.run_id,
         run.status.value,
         run.holder or "-",
         str(run.epoch),
-        lease,
-        step,
-        "-" if run.rate is None or not run.status.active else f"{run.rate:.3g}/s",
+        _lease(run, now) or "-",
+        _step(run),
+        _rate(run) or "-",
+        _eta(run) or "-",
         number(run.loss),
         number(run.reward),
         run.newest_checkpoint or "-",
-        reported,
+        _reported(run, now) or "-",
     )
 
 
+def _step(run: RunRow) -> str:
+    return str(run.step) if run.total is None else f"{run.step}/{run.total}"
+
+
+def _lease(run: RunRow, now: float) -> str:
+    return "" if run.lease_expires_at is None else f"{max(0, int(run.lease_expires_at - now))}s"
+
+
+def _rate(run: RunRow) -> str:
+    return "" if run.rate is None or not run.status.active else f"{run.rate:.3g}/s"
+
+
+def _eta(run: RunRow) -> str:
+    left = remaining(run.step, run.total, run.rate) if run.status.active else None
+    return "" if left is None else duration(left)
+
+
+def _reported(run: RunRow, now: float) -> str:
+    return "" if run.reported_at is None else f"{ago(now - run.reported_at)} ago"
+
+
+def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
+    """One run in words, a line each; what is not known is left out."""
+    run, now = detail.run, detail.now
+    yield "run", f"{run.run_id} ({run.mode})"
+    holder = f", held by {run.holder} at epoch {run.epoch}" if run.holder else f", held by nobody, epoch {run.epoch}"
+    yield "status", run.status.value + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
+    if run.message:
+        yield "why", run.message
+    share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
+    pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)
+    yield "step", _step(run) + share + pace
+    if run.loss is not None:
+        yield "loss", number(run.loss) + (f", {number(run.first_loss)} at first" if run.first_loss is not None else "")
+    for name, value in (("reward", run.reward), ("lr", run.lr)):
+        if value is not None:
+            yield name, number(value)
+    if run.newest_checkpoint:
+        yield "checkpoint", f"{run.newest_checkpoint}, {run.checkpoints} kept of {run.published} published"
+    if reported := _reported(run, now):
+        yield "reported", reported
+
+
 def _print_detail(detail: RunDetail) -> None:
-    _print_runs(Runs(detail.now, [detail.run]))
-    if detail.run.message:
-        click.echo(f"\n{clean(detail.run.message)}")
+    width = terminal_width()
+    for line in laid_out((Column(""), Column("", least=20)), list(_facts(detail)), width):
+        if line:
+            click.echo(line)
     if detail.attempts:
         click.echo("\nattempts")
         print_table(
-            ("EPOCH", "WORKER", "FROM STEP", "LAST STEP", "OUTCOME", "EXIT", "MESSAGE"),
+            (
+                Column("EPOCH"),
+                Column("WORKER", 2),
+                Column("FROM STEP"),
+                Column("LAST STEP"),
+                Column("OUTCOME"),
+                Column("EXIT", 1),
+                Column("MESSAGE", least=20),
+            ),
             [
                 (
                     str(attempt.epoch),
@@ -118,7 +185,15 @@ def _print_detail(detail: RunDetail) -> None:
     if detail.checkpoints:
         click.echo("\ncheckpoints")
         print_table(
-            ("NAME", "STEP", "EPOCH", "BYTES", "FILES", "PUBLISHED", ""),
+            (
+                Column("NAME"),
+                Column("STEP"),
+                Column("EPOCH", 3),
+                Column("BYTES", 2),
+                Column("FILES", 4),
+                Column("PUBLISHED", 1),
+                Column(""),
+            ),
             [
                 (
                     row.name,
@@ -149,15 +224,28 @@ def workers(target: Target, as_json: bool) -> None:
             w.status.value,
             w.run_id or w.waiting_for or "-",
             w.host or "-",
-            f"{w.gpus}x {w.gpu}",
+            w.gpu if w.gpus <= 1 else f"{w.gpus}x {w.gpu}",
             ago(answer.now - w.seen_at),
         )
         for w in answer.workers
     ]
     if rows:
-        print_table(("WORKER", "STATUS", "RUN", "HOST", "GPU", "SEEN"), rows)
+        columns = (
+            Column("WORKER"), Column("STATUS"), Column("RUN"), Column("HOST", 2), Column("GPU", 1), Column("SEEN"),
+        )  # fmt: skip
+        print_table(columns, rows)
     else:
         click.echo("no workers yet; start `relay-agent` on a pod", err=True)
+
+
+EVENT_COLUMNS = (
+    Column("TIME"),
+    Column("EVENT"),
+    Column("RUN", 1),
+    Column("EPOCH", 3),
+    Column("WHO", 2),
+    Column("WHAT", least=24),
+)
 
 
 @click.command()
@@ -173,11 +261,23 @@ def events(target: Target, run: str | None, after: int | None, limit: int, as_js
         print_json(answer)
         return
     rows = [
-        (_when(event.at), event.kind, event.run_id or "-", str(event.epoch or "-"), event.actor, event.message)
+        (
+            _when(event.at, answer.now),
+            event.kind,
+            event.run_id or "-",
+            str(event.epoch or "-"),
+            event.actor,
+            _what(event),
+        )
         for event in answer.events
     ]
     if rows:
-        print_table(("TIME", "EVENT", "RUN", "EPOCH", "WHO", "WHAT"), rows)
+        print_table(EVENT_COLUMNS, rows)
+
+
+def _what(event: EventRow) -> str:
+    more = ", ".join(details(event))
+    return f"{sentence(event)} ({more})" if more else sentence(event)
 
 
 @click.command()
@@ -196,5 +296,7 @@ def log(target: Target, run_id: str, epoch: int | None, limit: int, as_json: boo
         sys.stdout.write(clean(line.text) + "\n")
 
 
-def _when(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%m-%d %H:%M:%S")
+def _when(at: float, now: float) -> str:
+    """Local time; with the date where it is not the day of `now`."""
+    said, today = (datetime.fromtimestamp(seconds).astimezone() for seconds in (at, now))
+    return said.strftime("%H:%M:%S" if said.date() == today.date() else "%m-%d %H:%M:%S")

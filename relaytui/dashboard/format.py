@@ -5,22 +5,16 @@ from __future__ import annotations
 import math
 import time
 
+from relaytui.client.words import duration, remaining, size
 from relaytui.dashboard.ink import Piece
 from relaytui.wire.numbers import Number, unpack
 
+__all__ = [
+    "DASH", "age", "ago", "bar", "clock_time", "count", "duration", "eta", "number", "number_piece", "percent", "rate",
+    "size", "steps",
+]  # fmt: skip
+
 DASH = "–"
-
-
-def duration(seconds: float) -> str:
-    """`0:07`, `4:12`, `2h05m`, `3d04h`; at most six cells."""
-    whole = max(0, int(seconds))
-    if whole < 3_600:
-        return f"{whole // 60}:{whole % 60:02d}"
-    if whole < 86_400:
-        return f"{whole // 3_600}h{whole % 3_600 // 60:02d}m"
-    if whole < 100 * 86_400:
-        return f"{whole // 86_400}d{whole % 86_400 // 3_600:02d}h"
-    return f"{min(whole // 86_400, 99_999)}d"
 
 
 def age(seconds: float) -> str:
@@ -28,9 +22,9 @@ def age(seconds: float) -> str:
     whole = int(seconds)
     if whole < 1:
         return "now"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if whole >= size:
-            return f"{whole // size}{unit}"
+    for span, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if whole >= span:
+            return f"{whole // span}{unit}"
     return f"{whole}s"
 
 
@@ -77,9 +71,10 @@ def count(value: int) -> str:
     """`950`, `12,400`, `1.24M`: exact while it is short."""
     if abs(value) < 100_000:
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
+    for power, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if abs(value) >= power:
+            scaled = value / power
+            return f"{scaled:.0f}{unit}" if abs(scaled) >= 100 else f"{scaled:.3g}{unit}"
     return str(value)
 
 
@@ -92,29 +87,16 @@ def rate(per_second: float | None) -> str:
         return DASH
     if per_second == 0:
         return "0/s"
-    for size, unit in ((1, "s"), (60, "m"), (3_600, "h")):
-        scaled = per_second * size
+    for span, unit in ((1, "s"), (60, "m"), (3_600, "h")):
+        scaled = per_second * span
         if scaled >= 1 or unit == "h":
             return f"{scaled:.0f}/{unit}" if scaled >= 100 else f"{scaled:.3g}/{unit}"
     return DASH
 
 
 def eta(step: int, total: int | None, per_second: float | None) -> str:
-    if total is None or not per_second or not math.isfinite(per_second) or per_second < 0:
-        return DASH
-    left = (total - step) / per_second
-    return DASH if left < 0 or left > 10**9 else duration(left)
-
-
-def size(value: int) -> str:
-    if value < 1_000:
-        return f"{value} B"
-    scaled = float(value)
-    for unit in ("kB", "MB", "GB", "TB", "PB"):
-        scaled /= 1_000
-        if scaled < 1_000:
-            return f"{scaled:.3g} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"
-    return f"{scaled:.0f} PB"
+    left = remaining(step, total, per_second)
+    return DASH if left is None else duration(left)
 
 
 def bar(step: int, total: int | None, width: int) -> tuple[Piece, ...]:

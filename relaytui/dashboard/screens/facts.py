@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
+from relaytui.client.words import details, sentence
 from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate, steps
 from relaytui.dashboard.glyphs import event_ink, run_status
 from relaytui.dashboard.ink import Piece
@@ -146,6 +147,6 @@ def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:
         [Piece("by ", "muted"), Piece(clean(row.actor, 128))],
         [Piece(ago(now - row.at))],
     )
-    data = [Piece(clean(f"{name}={value}", 200), "muted") for name, value in row.data.items()]
-    lines = folded([Piece(clean(row.message, 1_000)), *data], max(8, width - 2))
+    data = [Piece(" · ".join(details(row)), "muted")]
+    lines = folded([Piece(sentence(row)), *data], max(8, width - 2))
     return [head, *([Piece(" "), *line] for line in lines[:2])]

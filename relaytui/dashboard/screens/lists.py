@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from relaytui.client.mirror import Mirror
+from relaytui.client.words import sentence
 from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
 from relaytui.dashboard.glyphs import event_ink, run_status, worker_status
 from relaytui.dashboard.ink import Piece
@@ -59,7 +60,7 @@ def _missing_last(value: float | None) -> Order:
 RUN_COLUMNS = (
     Column("run", "run", 9, 0, grow=23),
     Column("status", "status", 11, 1),
-    Column("step", "step", 11, 2, right=True, least=7),
+    Column("step", "step", 11, 2, grow=3, right=True, least=7),
     Column("bar", "", BAR, 8),
     Column("loss", "loss", 6, 3, right=True),
     Column("rate", "rate", 6, 9, right=True),
@@ -240,7 +241,7 @@ class EventItems:
 
 
 def event_item(row: EventRow) -> Item:
-    kind, message, actor = clean(row.kind, 60), clean(row.message, 400), clean(row.actor, 128)
+    kind, message, actor = clean(row.kind, 60), clean(sentence(row), 400), clean(row.actor, 128)
     cells: tuple[Cell, ...] = (
         (Piece(clock_time(row.at), "muted"),),
         (Piece(kind, event_ink(kind)),),

@@ -68,19 +68,20 @@ def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, g
     ]
 
     def wanted(i: int) -> int:
-        return min(needs[i], columns[i].width + columns[i].grow) if columns[i].grow else base[i]
+        return max(base[i], min(needs[i], columns[i].width + columns[i].grow)) if columns[i].grow else base[i]
 
     def needed() -> int:
-        # Columns of little weight do not stay at the price of cutting what the others say.
+        # Columns of little weight do not stay at the price of cutting what the others say; none stays at that of a
+        # number, which would be another one.
         extras = any(columns[i].priority >= EXTRA for i in kept)
-        widths = (min(max(wanted(i), base[i]), base[i] + COMFORT) if extras else base[i] for i in kept)
-        return sum(widths) + gap * max(0, len(kept) - 1)
+        comfort = {i: wanted(i) if columns[i].right else base[i] + (COMFORT if extras else 0) for i in kept}
+        return sum(min(wanted(i), comfort[i]) for i in kept) + gap * max(0, len(kept) - 1)
 
     while len(kept) > 1 and needed() > width:
         kept.remove(max(kept, key=lambda i: (columns[i].priority, i)))
     widths = {i: min(base[i], width) for i in kept}
     spare = width - sum(widths.values()) - gap * max(0, len(kept) - 1)
-    for i in sorted(kept, key=lambda i: (columns[i].priority, i)):
+    for i in sorted(kept, key=lambda i: (not columns[i].right, columns[i].priority, i)):
         more = max(0, min(wanted(i) - widths[i], spare))
         widths[i] += more
         spare -= more

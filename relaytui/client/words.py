@@ -1,0 +1,77 @@
+"""What happened and how long something takes, in words: the same in the dashboard and in the shell."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from relaytui.wire.rows import EventRow
+from relaytui.wire.text import clean
+
+SENTENCES = {
+    "worker.connected": "connected from {message}",
+    "worker.disconnected": "no longer connected from {message}",
+    "checkpoint.pruned": "{message} is deleted, newer ones are kept",
+    "commander.started": "{message} has started",
+    "signal.received": "the pod got {message}",
+}
+"""Of kinds whose message is a bare name. Others say a sentence by themselves."""
+SAID_OTHERWISE = frozenset({"bytes", "worker"})
+NOTHING = frozenset({"", "0", "no"})
+
+
+def sentence(event: EventRow) -> str:
+    """What happened, for people; of its data what belongs there."""
+    message = clean(event.message, 1_000)
+    said = SENTENCES.get(event.kind)
+    if said is not None and message not in ("connected", "disconnected"):
+        message = said.format(message=message)
+    written = event.data.get("bytes", "")
+    if event.kind == "checkpoint.published" and written.isascii() and written.isdigit():
+        message += f", {size(int(written[:18]))}"
+    return message
+
+
+def details(event: EventRow) -> list[str]:
+    """`name value` of the data that the sentence does not say already."""
+    said = f"{sentence(event)} {event.kind}"
+    return [
+        clean(f"{name.replace('_', ' ')} {value}", 200)
+        for name, value in event.data.items()
+        if name not in SAID_OTHERWISE and value not in NOTHING and not _holds(said, value)
+    ]
+
+
+def _holds(text: str, value: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `4:12`, `2h05m`, `3d04h`; at most six cells."""
+    whole = max(0, int(seconds))
+    if whole < 3_600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    if whole < 86_400:
+        return f"{whole // 3_600}h{whole % 3_600 // 60:02d}m"
+    if whole < 100 * 86_400:
+        return f"{whole // 86_400}d{whole % 86_400 // 3_600:02d}h"
+    return f"{min(whole // 86_400, 99_999)}d"
+
+
+def remaining(step: int, total: int | None, per_second: float | None) -> float | None:
+    """Seconds to the last step at this rate; None where nobody can tell."""
+    if total is None or not per_second or not math.isfinite(per_second) or per_second < 0:
+        return None
+    left = (total - step) / per_second
+    return None if left < 0 or left > 10**9 else left
+
+
+def size(value: int) -> str:
+    if value < 1_000:
+        return f"{value} B"
+    scaled = float(value)
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        scaled /= 1_000
+        if scaled < 1_000:
+            return f"{scaled:.3g} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"
+    return f"{scaled:.0f} PB"
