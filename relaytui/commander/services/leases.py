@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import math
@@ -85,6 +86,7 @@ class Leases:
         self._well = clock.boot()
         """When the commander was last seen awake and its disk taking what it was given."""
         self._refusals = 0
+        self._sweeping = asyncio.Lock()  # two at a time would give the same time back twice
         # One object, so that renewals that wait are known as alike.
         self._renewals: Gather[runs.Claim, Extended | Refuse] = self._renew_in
         self._held_off_until: float | None = None
@@ -304,6 +306,10 @@ class Leases:
         Time in which nobody could renew (a tick that comes late: suspend, SIGSTOP, a stalled loop; a disk that did not
         take something since the last tick) is given back before anything expires.
         """
+        async with self._sweeping:
+            await self._sweep()
+
+    async def _sweep(self) -> None:
         now = self._clock.boot()
         gap = now - self._well
         if self._writer.refusals != self._refusals:
