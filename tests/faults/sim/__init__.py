@@ -1,0 +1,1 @@
+"""Agents, a commander and a volume in one deterministic simulation: virtual time, one thread, one seed."""

@@ -1,0 +1,165 @@
+"""The real commander core on a simulated host: its stores on real files, its writers' work done inline."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from relaytui.commander.http.ws_agent import AgentSession
+from relaytui.commander.server import Commander
+from relaytui.commander.services.core import Core
+from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store.backup import back_up, backups
+from relaytui.commander.store.changes import Change
+from relaytui.commander.store.opening import open_databases
+from relaytui.commander.store.restore import restore
+from relaytui.commander.store.writer import Writer
+from relaytui.wire.errors import RelayError
+from tests.faults.sim.loop import Host, HostClock, Process, SimLoop
+from tests.faults.sim.net import End, Network
+
+KEY = b"k" * 32
+ROOM = 1 << 30
+
+
+class _NoThread:
+    """Writers are given their turns by the loop."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
+class SimWriter(Writer):
+    """Commits and tells of it at moments of the simulation's own choosing; a crash can come in between."""
+
+    def __init__(self, *args: Any) -> None:
+        with mock.patch.object(threading, "Thread", _NoThread):
+            super().__init__(*args)
+        self._batch: list[Any] = []
+        self._told_at = 0.0
+        self.delay = 0.003
+
+    def _put(self, work: Any) -> None:
+        if self._closed:
+            super()._put(work)
+        self._waiting += work.size
+        self._batch.append(work)
+        if len(self._batch) == 1:
+            self._loop.call_later(self._loop.rng.expovariate(1 / self.delay), self._turn)  # type: ignore[attr-defined]
+
+    def _turn(self) -> None:
+        batch, self._batch = self._batch, []
+        answers, changes = self._commit(batch)
+        delay = self._loop.rng.expovariate(2 / self.delay)  # type: ignore[attr-defined]
+        self._told_at = max(self._told_at, self._loop.time() + delay)
+        size = sum(work.size for work in batch)
+        self._loop.call_at(self._told_at, self._deliver, answers, changes, size)
+
+
+class SimCommander:
+    def __init__(self, loop: SimLoop, net: Network, host: Host, folder: Path, lease_seconds: float, keep: int) -> None:
+        self._loop = loop
+        self._net = net
+        self.host = host
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.clock = HostClock(loop, host)
+        self.settings = CommanderSettings(
+            state=folder, lease_seconds=lease_seconds, ckpt_keep_last_n=keep, l1_root="/nowhere", ckpt_interval=1
+        )
+        self.process: Process | None = None
+        self.core: Core | None = None
+        self._writers: tuple[SimWriter, ...] = ()
+        self.full = False
+        self.starts = 0
+        net.serve = self._serve
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        assert not self.runs
+        self.host.up = True
+        self.starts += 1
+        self.process = self._loop.start(f"commander.{self.starts}", self.host, 100 + self.starts)
+        self.process.spawn(self._run(), "commander")
+
+    def crash(self) -> None:
+        """As kill -9 does; what was committed stays."""
+        self.core = None
+        if self.process is not None:
+            self.process.kill()
+        for writer in self._writers:
+            writer._db.close()
+        self._writers = ()
+
+    def fill_disk(self, full: bool) -> None:
+        self.full = full
+        for writer in self._writers:
+            pages = writer._db.execute("PRAGMA page_count").fetchone()[0]
+            writer._db.execute(f"PRAGMA max_page_count={pages if full else ROOM}")
+
+    def back_up(self) -> None:
+        if self.core is not None and not self.full:
+            back_up(self.folder, self.clock.wall())
+
+    def restore(self) -> bool:
+        """From the newest backup, while it is down."""
+        found = backups(self.folder)
+        if not found:
+            return False
+        restore(self.folder, found[0], self.clock.wall())
+        return True
+
+    async def _run(self) -> None:
+        opened = open_databases(self.folder)
+
+        def committed(changes: list[Change]) -> None:
+            core.committed(changes)
+
+        relay, telemetry = SimWriter(opened.relay, "relay", committed), SimWriter(opened.telemetry, "telemetry")
+        self._writers = (relay, telemetry)
+        if self.full:
+            self.fill_disk(True)
+        core = Core(self.settings, self.clock, relay, telemetry, None, KEY)  # type: ignore[arg-type]
+        while True:
+            try:
+                await core.load()
+                break
+            except RelayError:  # a full disk: a service manager starts it again
+                await _pause()
+        self.core = core
+        await Commander._sweep(None, core)  # type: ignore[arg-type]
+
+    def _serve(self, client: Process) -> End | None:
+        if self.core is None or self.process is None or not self.process.alive:
+            return None
+        end = End(self._net, None, client)
+        server = end.pair(self.process)
+        session = AgentSession(self.core, server, server.abort)  # type: ignore[arg-type]
+        self.process.spawn(session.run(), "session")
+        return end
+
+    def query(self, sql: str, *values: Any, telemetry: bool = False) -> list[tuple[Any, ...]]:
+        """What is stored, as committed."""
+        import sqlite3
+        from contextlib import closing
+
+        name = "telemetry.db" if telemetry else "relay.db"
+        with closing(sqlite3.connect(self.folder / name)) as db:
+            return db.execute(sql, values).fetchall()
+
+
+async def _pause() -> None:
+    import asyncio
+
+    await asyncio.sleep(1.0)

@@ -1,0 +1,411 @@
+"""The judge: sees the wire, the volume and the trainers from outside, and believes none of Relay's own records."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tests.faults.sim.loop import Process
+from tests.faults.sim.pod import PodHost
+from tests.faults.sim.trainer import FILES, state_at
+
+if TYPE_CHECKING:
+    from tests.faults.sim.net import End
+    from tests.faults.sim.trainer import SimTrainer
+    from tests.faults.sim.world import World
+
+NAME = re.compile(r"step_[0-9]{8,}(?:\.e[0-9]+(?:\.[0-9]+)?)?\Z")
+CLAIM = re.compile(r"([0-9]{8,})\.json\Z")
+MARGIN = 0.98
+UNIQUE_EVENTS = ("trainer.exited", "resume.checkpoint", "resume.cold", "agent.took_over", "attempt.refused")
+"""Kinds of which every single one must be in the history exactly once, told apart by epoch and count."""
+
+
+class Violation(Exception):  # noqa: N818 - it says what was found
+    pass
+
+
+@dataclass
+class Saw:
+    """A trainer, as somebody standing beside it sees it."""
+
+    uid: int
+    epoch: int
+    host: PodHost
+    base: str | None
+    begun: float
+    ended: float | None = None
+    first: int = 0
+    last: int = 0
+    stop_reason: str = ""
+
+
+@dataclass
+class Commit:
+    name: str
+    epoch: int
+    step: int
+    uid: int
+    at: float
+
+
+@dataclass
+class Held:
+    """What is known on the wire of one grant. Times are true times."""
+
+    epoch: int
+    incarnation: str
+    granted: float
+    safe_until: float
+    released: bool = False
+    overridden: bool = False
+    stopped: bool = False  # an operator ordered something
+
+
+@dataclass
+class _Asked:
+    kind: str
+    sent: float
+    epoch: int
+    request_id: str = ""
+
+
+@dataclass
+class Stream:
+    """Reports of one epoch's stream as they were sent, and how many were acknowledged."""
+
+    sent: dict[int, bytes] = field(default_factory=dict)
+    acked: int = 0
+
+
+class Observer:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violations: list[str] = []
+        self.checks: Counter[str] = Counter()
+        self.steps = 0
+        self.trainers: dict[int, Saw] = {}
+        self.whole: dict[tuple[int, int], dict[str, str]] = {}  # (uid, step) → sha256 by file
+        self.line: list[Commit] = []
+        self.committed: dict[str, Commit] = {}
+        self.claims: dict[int, float] = {}
+        self.held: dict[int, Held] = {}
+        self.streams: dict[tuple[int, str], Stream] = {}
+        self.printed: dict[int, int] = {}
+        self.restored = False
+        self.spool_failed = False
+        self._incarnations: dict[Any, str] = {}
+        self._asked: dict[tuple[Any, int], _Asked] = {}
+        self._first_asked: dict[tuple[str, str], float] = {}
+
+    def fail(self, rule: str, words: str) -> None:
+        self.violations.append(f"{rule}: {words}")
+        self.world.log(None, f"VIOLATION {rule}: {words}")
+
+    def check(self, rule: str, holds: bool, words: str) -> None:
+        self.checks[rule] += 1
+        if not holds:
+            self.fail(rule, words)
+
+    @property
+    def now(self) -> float:
+        return self.world.loop.now
+
+    # -- trainers ------------------------------------------------------------------------------------------------
+
+    def trainer_starts(self, trainer: SimTrainer) -> int:
+        uid = len(self.trainers) + 1
+        host = trainer.process.host
+        assert isinstance(host, PodHost)
+        base = trainer.resume.name if trainer.resume else None
+        tip = self.line[-1].name if self.line else None
+        self.check("resume", base == tip, f"epoch {trainer.epoch} begins from {base}, the newest of its line is {tip}")
+        for other in self.trainers.values():
+            if other.ended is None and other.host.up:
+                self._beside(other, trainer.epoch)
+        self.trainers[uid] = Saw(uid, trainer.epoch, host, base, self.now)
+        self.world.log(trainer.process, f"trainer {uid} of epoch {trainer.epoch} begins from {base}")
+        return uid
+
+    def _beside(self, other: Saw, epoch: int) -> None:
+        """A trainer starts while another one lives: only where the other's time ran out, or somebody said so."""
+        held = self.held.get(other.epoch)
+        ran_out = held is None or held.overridden or held.safe_until <= self.now
+        excused = ran_out and (self.world.plan.on_lease_loss == "continue" or other.host.frozen)
+        excused |= held is not None and held.overridden
+        self.check(
+            "one trainer", excused, f"the trainer of epoch {epoch} begins while that of epoch {other.epoch} lives"
+        )
+
+    def resumed_step(self, trainer: SimTrainer, folder: Path | None) -> int:
+        if folder is None:
+            return 0
+        commit = self.committed.get(folder.name)
+        if commit is None:
+            self.fail("resume", f"epoch {trainer.epoch} begins from {folder}, which nobody published")
+            return 0
+        self._verify(commit, folder)
+        self.trainers[trainer.uid].first = self.trainers[trainer.uid].last = commit.step
+        return commit.step
+
+    def trainer_ends(self, trainer: SimTrainer) -> None:
+        saw = self.trainers[trainer.uid]
+        if saw.ended is None:
+            saw.ended = self.now
+            self.world.log(trainer.process, f"trainer {saw.uid} of epoch {saw.epoch} ends at step {saw.last}")
+
+    def stopping(self, trainer: SimTrainer, why: str) -> None:
+        """Its guardian stops it; on an agent's order only for a reason that can be seen from outside."""
+        self.world.log(trainer.process, f"is stopped ({why})")
+        host, held, plan = trainer.process.host, self.held.get(trainer.epoch), self.world.plan
+        assert isinstance(host, PodHost)
+        if why == "orphan":
+            return
+        reasons = (
+            host.told_to_stop,
+            held is None or held.stopped or held.overridden or held.released,
+            any(epoch > trainer.epoch for epoch in (*self.claims, *self.held)),
+            plan.on_lease_loss == "stop" and held is not None and held.safe_until - plan.grace - 2.5 <= self.now,
+            self.restored,
+        )
+        self.check("no needless stop", any(reasons), f"the trainer of epoch {trainer.epoch} was stopped for nothing")
+
+    def made_step(self, trainer: SimTrainer) -> None:
+        self.steps += 1
+        self.trainers[trainer.uid].last = trainer.step
+        self.printed[trainer.epoch] = self.printed.get(trainer.epoch, 0) + 1
+
+    def saved(self, trainer: SimTrainer, content: dict[str, bytes]) -> None:
+        self.whole[trainer.uid, trainer.step] = {
+            name: hashlib.sha256(data).hexdigest() for name, data in content.items()
+        }
+
+    # -- the volume ----------------------------------------------------------------------------------------------
+
+    def moved(self, process: Process, source: Path, target: Path, *, linked: bool) -> None:
+        parent, ckpt = target.parent, self.world.volume / "runs" / self.world.plan.run_id / "ckpt"
+        if linked and parent.name == "claims" and (match := CLAIM.match(target.name)):
+            self._claimed(int(match[1]), target)
+        elif parent == ckpt and NAME.match(target.name):
+            self._published(target)
+        elif target.name == "manifest.json" and parent.parent == ckpt and NAME.match(parent.name):
+            self._published(parent)
+        elif source.parent == ckpt and NAME.match(source.name):
+            self._removed(source.name, target.parent.name)
+
+    def _claimed(self, epoch: int, path: Path) -> None:
+        self.check("epochs grow", epoch > max(self.claims, default=0), f"epoch {epoch} is claimed after {self.claims}")
+        base = orjson.loads(path.read_bytes())["base"]
+        self.claims[epoch] = self.now
+        names = [commit.name for commit in self.line]
+        granted = self.held[epoch].granted if epoch in self.held else self.now
+        keep = names.index(base) + 1 if base in names else 0
+        self.check("resume", base is None or keep > 0, f"epoch {epoch} claims on {base}, which is not on the line")
+        for commit in self.line[keep:]:
+            self.check(
+                "resume", commit.at >= granted - 0.001, f"epoch {epoch} claims on {base} and passes over {commit.name}"
+            )
+        del self.line[keep:]
+        self.world.log(None, f"epoch {epoch} claims the run, from {base}")
+
+    def _published(self, path: Path) -> None:
+        manifest = orjson.loads((path / "manifest.json").read_bytes())
+        uid = int((path / "trainer.txt").read_text())
+        commit = Commit(path.name, manifest["epoch"], manifest["step"], uid, self.now)
+        self.committed[commit.name] = commit
+        highest = max(self.claims, default=0)
+        self.check(
+            "one line",
+            commit.epoch == highest,
+            f"{commit.name} of epoch {commit.epoch} is published after epoch {highest} claimed the run",
+        )
+        self._verify(commit, path)
+        saw = self.trainers[uid]
+        before = self.line[-1] if self.line else None
+        follows = before is None or before.uid == uid or before.name == saw.base
+        self.check("one history", follows, f"{commit.name} of trainer {uid} does not follow from {before}")
+        self.line.append(commit)
+        self.world.log(None, f"{commit.name} of epoch {commit.epoch} is published")
+
+    def _removed(self, name: str, where: str) -> None:
+        at = [commit.name for commit in self.line]
+        if name in at:
+            kept = [each for each in at if each != name]
+            self.check("two are kept", len(kept) >= 2, f"{name} goes to {where}, and only {kept} stay")
+            self.check("newest is kept", name != at[-1], f"{name}, the newest, goes to {where}")
+            del self.line[at.index(name)]
+
+    def _verify(self, commit: Commit, path: Path) -> None:
+        expected = self.whole.get((commit.uid, commit.step))
+        found = {
+            str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in path.rglob("*")
+            if file.is_file() and file.name not in ("manifest.json", "COMPLETE", ".unfinished")
+        }
+        self.check("whole", found == expected, f"{path.name} is not what trainer {commit.uid} saved: {sorted(found)}")
+        state = state_at(self.world.plan.run_id, commit.step).encode()
+        same = all((path / name).read_bytes().startswith(state) for name in FILES if (path / name).is_file())
+        self.check("same bytes", same, f"{path.name} is not what an undisturbed run would have saved")
+
+    # -- the wire ------------------------------------------------------------------------------------------------
+
+    def heard(self, end: End, data: bytes) -> None:
+        """A frame as it leaves one side."""
+        message = orjson.loads(data)
+        kind = message["type"]
+        if isinstance(end.process.host, PodHost):
+            self._from_agent(end, kind, message, data)
+        elif kind in ("granted", "renewed"):
+            self._answered(end.peer, kind, message)
+        elif kind == "ack":
+            stream = self.streams.setdefault((message["epoch"], message["stream"]), Stream())
+            stream.acked = max(stream.acked, message["seq"])
+
+    def _from_agent(self, end: End, kind: str, message: dict[str, Any], data: bytes) -> None:
+        if kind == "hello":
+            self._incarnations[end] = message["incarnation"]
+        elif kind in ("acquire", "renew", "register"):
+            asked = _Asked(kind, self.now, message.get("epoch", 0), message.get("request_id", ""))
+            if kind == "acquire":
+                key = self._incarnations[end], asked.request_id
+                asked.sent = self._first_asked.setdefault(key, self.now)
+            self._asked[end, message["request"]] = asked
+        elif kind == "reports":
+            stream = self.streams.setdefault((message["epoch"], message["stream"]), Stream())
+            for number, report in enumerate(message["reports"], message["first_seq"]):
+                raw = orjson.dumps(report)
+                self.check(
+                    "one meaning a number",
+                    stream.sent.setdefault(number, raw) == raw,
+                    f"report {number} of epoch {message['epoch']} ({message['stream']}) was another one before",
+                )
+                if report["type"] == "ended" and message["epoch"] in self.held:
+                    self._released(message["epoch"])
+
+    def _released(self, epoch: int) -> None:
+        self.held[epoch].released = True
+        for saw in self.trainers.values():
+            if saw.epoch == epoch and saw.ended is None and saw.host.up:
+                self.fail("ended is dead", f"epoch {epoch} says that it has ended, and its trainer lives")
+
+    def _answered(self, end: End, kind: str, message: dict[str, Any]) -> None:
+        asked = self._asked.get((end, message["request"]))
+        if asked is None:
+            self.fail("answers", f"an answer to nothing: {message}")
+            return
+        safe = asked.sent + MARGIN * message["lease_seconds"] / end.process.host.rate
+        epoch, incarnation = message["epoch"], self._incarnations[end]
+        if kind == "granted" and epoch not in self.held:
+            self.check(
+                "epochs grow",
+                epoch > max(self.held, default=0),
+                f"epoch {epoch} is granted after {max(self.held, default=0)}",
+            )
+            for other in self.held.values():
+                free = other.released or other.overridden or other.incarnation == incarnation
+                self.check(
+                    "one holder",
+                    free or other.safe_until <= self.now,
+                    f"epoch {epoch} is granted while that of {other.epoch} is safe for {other.safe_until - self.now:.2f} s",
+                )
+            self.held[epoch] = Held(epoch, incarnation, self.now, safe)
+            self.world.log(end.process, f"epoch {epoch} is granted")
+        elif epoch in self.held:
+            self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
+
+    # -- the commander's books -----------------------------------------------------------------------------------
+
+    def judge_books(self) -> None:
+        """What was acknowledged is stored, and each report once; called while the books lie still."""
+        query = self.world.commander.query
+        stored = dict(query("SELECT epoch, last_seq FROM streams"))
+        lines = dict(query("SELECT epoch, last_seq FROM streams", telemetry=True))
+        for (epoch, name), stream in self.streams.items():
+            last = (stored if name == "state" else lines).get(epoch, 0)
+            self.check(
+                "acked is stored",
+                last >= stream.acked,
+                f"epoch {epoch}: {name} acked to {stream.acked}, stored to {last}",
+            )
+
+    def judge_end(self) -> None:
+        self.judge_books()
+        self._judge_telemetry()
+        self._judge_events()
+        volume = self.world.volume / "runs" / self.world.plan.run_id / "ckpt"
+        for commit in self.line:
+            self._verify(commit, volume / commit.name)
+        if self.world.finished:
+            tip = self.line[-1].step if self.line else 0
+            self.check("the end is saved", tip == self.world.plan.total, f"completed, and the newest is step {tip}")
+            worked = self.steps >= self.world.plan.total
+            self.check("throughput", worked, f"{self.steps} steps of {self.world.plan.total}")
+
+    def _judge_telemetry(self) -> None:
+        rows = self.world.commander.query(
+            "SELECT s.epoch, f.first_seq, f.last_seq, f.data FROM frames f JOIN streams s ON s.id = f.stream "
+            "ORDER BY s.epoch, f.id",
+            telemetry=True,
+        )
+        at: dict[int, int] = {}
+        for epoch, first, last, data in rows:
+            self.check(
+                "once, in order",
+                first == at.get(epoch, 0) + 1,
+                f"epoch {epoch}: frame from {first} after {at.get(epoch)}",
+            )
+            at[epoch] = last
+            reports = orjson.loads(data)
+            sent = self.streams[epoch, "telemetry"].sent
+            for number, report in enumerate(reports, first):
+                same = number in sent and orjson.loads(sent[number]) == report
+                self.check("stored as sent", same, f"epoch {epoch}: report {number} is not what was sent: {report}")
+                if report["type"] == "log":
+                    self._judge_lines(epoch, report)
+
+    def _judge_lines(self, epoch: int, report: dict[str, Any]) -> None:
+        """Line n of an epoch is the n-th that its trainer printed."""
+        first = next((saw.first for saw in self.trainers.values() if saw.epoch == epoch), 0)
+        for n, line in enumerate(report["lines"], report["n"]):
+            self.check("lines in order", line.startswith(f"step {first + n}/"), f"epoch {epoch}: line {n} is {line!r}")
+
+    def _judge_events(self) -> None:
+        if self.restored:
+            return
+        rows = self.world.commander.query("SELECT epoch, kind, count(*) FROM events GROUP BY epoch, kind")
+        found = {(epoch, kind): count for epoch, kind, count in rows}
+        applied = dict(self.world.commander.query("SELECT epoch, last_seq FROM streams"))
+        for (epoch, name), stream in self.streams.items():
+            if name != "state":
+                continue
+            sent: Counter[str] = Counter()
+            for seq, raw in stream.sent.items():
+                report = orjson.loads(raw)
+                if report["type"] == "event" and seq <= applied.get(epoch, 0):
+                    sent[report["kind"]] += 1
+            for kind in UNIQUE_EVENTS:
+                told = found.get((epoch, kind), 0) + found.get((epoch, f"agent.{kind}"), 0)
+                self.check(
+                    "events once",
+                    told == sent[kind],
+                    f"epoch {epoch}: {kind} was told {sent[kind]} times, stored {told}",
+                )
+
+    # -- what the world does -------------------------------------------------------------------------------------
+
+    def overridden(self, epoch: int) -> None:
+        """An operator said that the pods of all up to this epoch are gone, true or not."""
+        for held in self.held.values():
+            if held.epoch <= epoch:
+                held.overridden = True
+
+    def ordered(self, epoch: int) -> None:
+        for held in self.held.values():
+            if held.epoch <= epoch:
+                held.stopped = True

@@ -1,0 +1,157 @@
+"""What is replaced in the real code while a world runs: pids, randomness, threads' sockets, the disk's system calls."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import relay_agent.attempt
+import relay_agent.pod
+import relay_agent.runner
+import relay_agent.supervise
+import relay_agent.takeover
+import relay_agent.volume
+from relay_agent.checkpoints.disk import Disk
+from tests.faults.sim.loop import PROCESS, Dead, Process
+from tests.faults.sim.net import SimContact
+from tests.faults.sim.pod import PodHost, sync_noted
+from tests.faults.sim.trainer import SimSupervised
+
+if TYPE_CHECKING:
+    from tests.faults.sim.world import World
+
+GROWING = ("create", "write", "mkdir", "symlink", "link")
+
+
+@contextlib.contextmanager
+def patched(world: World) -> Iterator[None]:
+    rng = random.Random(world.seed * 7 + 1)
+
+    def urandom(size: int) -> bytes:
+        return rng.randbytes(size)
+
+    def getpid() -> int:
+        process = PROCESS.get()
+        return process.pid if process is not None else 1
+
+    def pod() -> PodHost:
+        process = PROCESS.get()
+        assert process is not None
+        assert isinstance(process.host, PodHost)
+        return process.host
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (os, "urandom", urandom),
+        (os, "getpid", getpid),
+        (secrets, "token_hex", lambda size=32: urandom(size).hex()),
+        (secrets, "token_bytes", urandom),
+        (signal, "signal", lambda number, handler: None),
+        (sys, "stderr", _Said(world)),
+        (relay_agent.runner, "random", SimpleNamespace(Random=lambda: random.Random(rng.random()))),
+        (relay_agent.runner, "Contact", world.contact),
+        (relay_agent.attempt, "Supervised", SimSupervised),
+        (relay_agent.attempt, "start_of", lambda pid: pod().start_of(pid)),
+        (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),
+        (relay_agent.takeover, "_call", lambda folder: pod().call_guardian(folder)),
+        (relay_agent.takeover, "_peer", lambda line: line.guard.process.pid),
+        (relay_agent.takeover, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
+        (relay_agent.supervise, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
+        (relay_agent.supervise, "thaw", lambda pid: None),
+        (relay_agent.supervise, "_kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
+        (relay_agent.volume, "renames_in_one_step", lambda place, disk=None: world.plan.atomic),
+    ]
+    calls = ("create", "write", "fsync", "rename", "link", "symlink", "mkdir", "unlink", "rmdir")
+    replaced += [(Disk, name, _watched(world, name, getattr(Disk, name))) for name in calls]
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.ExitStack() as stack:
+            for target, name, value in [*replaced, *world.planted]:
+                stack.enter_context(mock.patch.object(target, name, value))
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _watched(world: World, name: str, original: Any) -> Any:
+    def call(disk: Disk, *args: Any, **given: Any) -> Any:
+        process = PROCESS.get()
+        if process is None or process is world.loop.root:
+            return original(disk, *args, **given)
+        if not process.alive:
+            raise Dead
+        after = False
+        if process.calls_left > 0:
+            process.calls_left -= 1
+            if process.calls_left == 0:
+                after = world.loop.rng.random() < 0.5
+                if not after:
+                    if name == "write" and (part := args[1][: len(args[1]) // 2]):
+                        original(disk, args[0], part)
+                    world.loop.on_crash(process)
+                    raise Dead
+        if name in GROWING and (world.faults.volume_full or getattr(process.host, "full", False)):
+            _refuse_when_full(world, process, name, args, given)
+        result = original(disk, *args, **given)
+        if name == "fsync":
+            sync_noted(process.host, args[0])
+        elif name in ("rename", "link"):
+            _tell(world, process, name, args, given)
+        if after:
+            world.loop.on_crash(process)
+            raise Dead
+        return result
+
+    return call
+
+
+def _place(name: Any, dir_fd: int | None) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{dir_fd}")) / name if dir_fd is not None else Path(name)  # noqa: PTH115
+
+
+def _refuse_when_full(world: World, process: Process, name: str, args: Any, given: Any) -> None:
+    if name == "write":
+        path = Path(os.readlink(f"/proc/self/fd/{args[0]}"))  # noqa: PTH115
+    else:
+        path = _place(args[1] if name in ("link", "symlink") else args[0], given.get("dir_fd"))
+    on_volume = path.is_relative_to(world.volume)
+    if world.faults.volume_full if on_volume else getattr(process.host, "full", False):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def _tell(world: World, process: Process, name: str, args: Any, given: Any) -> None:
+    source, target = (_place(each, given.get("dir_fd")) for each in args)
+    if target.is_relative_to(world.volume):
+        world.observer.moved(process, source, target, linked=name == "link")
+
+
+class _Said:
+    """Stands for stderr: what agents say goes into the world's story."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write(self, text: str) -> None:
+        process = PROCESS.get()
+        if text.strip() and process is not None:
+            self._world.log(process, text.strip())
+            if "internal error" in text:
+                self._world.loop.troubles.append(text.strip())
+
+    def flush(self) -> None:
+        pass
+
+
+def contact_of(world: World) -> type[SimContact]:
+    return type("Contact", (SimContact,), {"net": world.net, "commander": world.commander.host})
