@@ -222,6 +222,37 @@ def test_a_crash_gives_the_terminal_back_and_tells_no_secret(terminal: Terminal,
     assert "hush-hush" not in said
 
 
+def test_ctrl_z_leaves_it_for_the_shell_and_what_is_typed_there_stays_there(
+    terminal: Terminal, state: Path, tmp_path: Path
+) -> None:
+    terminal.start(["bash", "--norc", "-i"], {**environment(tmp_path), "PS1": "shell> "})
+    terminal.shows("shell>")
+    # In a script of its own, as make is one: the whole job is left, not the dashboard alone.
+    (tmp_path / "job").write_text(f"{RELAY_TUI} --state {state}; echo left=$?\n")
+    terminal.keys("sh job", "Enter")
+    terminal.shows("● live", "sft-terminal")
+    terminal.keys("C-z")
+    terminal.shows("Stopped", "shell>")
+    assert terminal.flags() == ("0", "0", "1")
+    terminal.keys("echo drain $((6 * 7))", "Enter")
+    terminal.shows("drain 42")
+    terminal.tmux("send-keys", "-l", "fg\nd3")  # the shell reads its line; the rest was typed before anything was seen
+    terminal.shows("● live", "1 runs 1", "eta", without="Cancel")
+    terminal.keys("3")
+    terminal.shows("lease.granted")
+    terminal.keys("q")
+    terminal.shows("left=0", "shell>")
+
+
+def test_ctrl_z_where_no_shell_would_wake_it_is_a_word(terminal: Terminal, state: Path, tmp_path: Path) -> None:
+    terminal.start([RELAY_TUI, "--state", str(state)], environment(tmp_path))
+    terminal.shows("● live", "sft-terminal")
+    terminal.keys("C-z")
+    terminal.shows("no shell is here to come back to")
+    terminal.keys("q")
+    terminal.given_back(0)
+
+
 def test_without_colours_a_state_is_read_from_glyph_and_word(terminal: Terminal, state: Path, tmp_path: Path) -> None:
     terminal.start([RELAY_TUI, "--state", str(state)], {**environment(tmp_path), "NO_COLOR": "1"})
     terminal.shows("● running", "sft-terminal")

@@ -204,6 +204,11 @@ class DashboardApp(App[DashboardResult]):
         """The terminal takes nothing any more: what a hangup means, told or not."""
         self.leave("signal", signal=int(signal.SIGHUP))
 
+    def paint_anew(self) -> None:
+        """The terminal shows nothing of what was painted before."""
+        self.refresh(layout=True)
+        self.screen.refresh(layout=True)
+
     def _fatal_error(self) -> None:
         """In place of a traceback with local variables, in which tokens would show."""
         error = self._exception
@@ -341,6 +346,14 @@ class DashboardApp(App[DashboardResult]):
 
         if (screen := self._relay_screen()) is not None:
             self.push_screen(HelpScreen(screen.places()))
+
+    def action_suspend_process(self) -> None:
+        from relaytui.dashboard.driver import TerminalDriver, can_come_back
+
+        if isinstance(self._driver, TerminalDriver) and can_come_back():
+            self._driver.leave_for_the_shell()
+        else:
+            self.say("no shell is here to come back to")
 
     async def action_quit(self) -> None:
         from relaytui.dashboard.screens.dialogs import QuitDialog

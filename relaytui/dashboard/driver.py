@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
+import termios
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+import psutil
 from textual.drivers.linux_driver import LinuxDriver
 
 if TYPE_CHECKING:
@@ -71,6 +74,37 @@ class TerminalDriver(LinuxDriver):
         self._relay = app
         self._file = cast("Any", TolerantFile(cast("TextIO", self._file), self._lost))
 
+    def leave_for_the_shell(self) -> None:
+        """Stop the whole job, as the terminal itself would: make, or a script around this one, too.
+
+        The screen is given back first: once another of the job has stopped, the terminal is the shell's.
+        """
+        self.suspend_application_mode()
+        self._must_signal_resume = True
+        os.kill(0, signal.SIGSTOP)
+
+    def resume_application_mode(self) -> None:
+        """What was typed while the screen was away is not meant for it, and some keys act on runs."""
+        with contextlib.suppress(termios.error):
+            termios.tcflush(self.fileno, termios.TCIFLUSH)
+        super().resume_application_mode()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._relay.paint_anew)
+
     def _lost(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: it is left already
             self._loop.call_soon_threadsafe(self._relay.terminal_lost)
+
+
+def can_come_back() -> bool:
+    """Whether a shell with job control waits for this job: without one, nobody would ever wake it again."""
+    ours, session = os.getpgrp(), os.getsid(0)
+    try:
+        for parent in psutil.Process().parents():
+            if os.getsid(parent.pid) != session:
+                return False
+            if os.getpgid(parent.pid) != ours:
+                return True
+    except (psutil.Error, OSError):
+        pass
+    return False
