@@ -25,7 +25,7 @@ from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import Reports
 from relaytui.wire.proof import token_hash
 from relaytui.wire.reports import Ended, Started
-from relaytui.wire.status import ACTIVE, ENDED, Outcome, RunStatus
+from relaytui.wire.status import ACTIVE, ENDED, OrderKind, Outcome, RunStatus
 
 LENGTH = 300.0
 
@@ -48,7 +48,8 @@ def test_only_what_the_table_allows_happens(status: RunStatus, cause: Cause) -> 
     assert after.status not in (RunStatus.LOST, RunStatus.PREEMPTED), "these are passed through, never stayed in"
     assert (after.draining_since is not None) == (after.status is RunStatus.DRAINING)
     assert (status in ENDED) == (cause is Cause.REQUEUED), "an ended run stays as it is until somebody says otherwise"
-    assert status in ACTIVE or cause in (Cause.GRANTED, Cause.REVIVED, Cause.FORCED, Cause.REQUEUED)
+    of_waiting = (Cause.GRANTED, Cause.REVIVED, Cause.FORCED, Cause.CALLED_OFF)
+    assert status in ACTIVE or cause in (*of_waiting, Cause.REQUEUED)
 
 
 leases = st.builds(
@@ -88,6 +89,7 @@ class World:
         self.board = Board(self.clock)
         self.holders: dict[int, dict[str, Any]] = {}  # epoch -> what that holder knows
         self.epochs: list[int] = []
+        self.over = False  # cancelled, and not queued again since
         self.seq: dict[int, int] = {}
         self.count = 0
         self.open()
@@ -171,6 +173,18 @@ class World:
             for holder in self.holders.values():
                 holder["gone"] = True
 
+    def cancel(self) -> None:
+        """The operator's word that nobody is to train it any more, or that it may be trained again."""
+        row = self.do(lambda tx: tx.execute("SELECT epoch, status FROM runs").fetchone())
+        if row is None:
+            return
+        if row[1] == "cancelled":
+            again = self.do(lambda tx: self.orders.requeue_in(tx, self.orders._expected(tx, "run", row[0]), "op", ""))
+            self.over = isinstance(again, RelayError)
+        else:
+            given = self.do(lambda tx: self.orders._give_in(tx, OrderKind.CANCEL, "run", row[0], "op", ""))
+            self.over = not isinstance(given, RelayError)
+
     def wait(self) -> None:
         """Time passes: with the sweep at work, or with a commander that sleeps or is down."""
         kind = self.dice.choice(["awake", "awake", "awake", "asleep", "restart"])
@@ -200,4 +214,20 @@ def test_nobody_is_granted_what_another_may_still_be_training(tmp_path: Path, se
         world.do(world.leases._sweep_in)
     world.acquire()
     assert len(world.epochs) == granted + 1
+    world.db.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cancelled_run_is_nobodys_until_it_is_requeued(tmp_path: Path, seed: int) -> None:
+    """Whatever else happens meanwhile, and whatever way its last attempt ends."""
+    world = World(tmp_path / "relay.db", seed)
+    world.db.execute("PRAGMA synchronous=OFF")
+    actions = [world.acquire] * 6 + [world.renew] * 4 + [world.end] + [world.force] + [world.wait] * 3 + [world.cancel]
+    denied = 0
+    for _ in range(400):
+        action, over, granted = world.dice.choice(actions), world.over, len(world.epochs)
+        action()
+        assert not over or len(world.epochs) == granted, "it was granted although it was cancelled"
+        denied += over and action == world.acquire
+    assert denied > 5, "the world was too quiet to prove anything"
     world.db.close()

@@ -127,7 +127,7 @@ class Skip(Message, frozen=True, tag="skip"):
 
 
 class OrderAck(Message, frozen=True, tag="order_ack"):
-    """The order reached the agent and is being carried out (or not, and why)."""
+    """The order reached the agent and is being carried out (or not). `message`: how, or why not."""
 
     order_id: Count
     accepted: bool = True
@@ -201,7 +201,8 @@ class Ack(Message, frozen=True, tag="ack"):
 
 
 class Order(Message, frozen=True, tag="order"):
-    """Sent again after every reconnect until it is acknowledged."""
+    """Sent again after every reconnect until it is acknowledged; drain and cancel until the attempt has ended, so that
+    they outlive an agent that had acknowledged them."""
 
     order_id: Count
     run_id: Id

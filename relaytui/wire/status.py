@@ -52,6 +52,8 @@ class Outcome(StrEnum):
 
 class OrderKind(StrEnum):
     DRAIN = "drain"  # save, publish, release
+    CANCEL = "cancel"  # the same for good: the run is not queued again
+    SAVE = "save"  # a checkpoint now; training goes on
     STOP = "stop"  # superseded: stop the trainer, publish nothing
 
 

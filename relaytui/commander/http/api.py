@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +14,7 @@ from relaytui import __version__
 from relaytui.commander.http.guard import ROLE, Credentials
 from relaytui.commander.http.ws_agent import AgentSession, agent_socket
 from relaytui.commander.http.ws_feed import FeedSession, feed_socket
+from relaytui.commander.model.orders import ORDERS
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.orders import unknown_run
 from relaytui.commander.services.original import Original
@@ -24,6 +25,7 @@ from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, is_id
 from relaytui.wire.original import AcquireBody, RenewBody, ReportBody
 from relaytui.wire.proof import CHALLENGE_HEADER, NONCE_PATTERN
+from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
 
 T = TypeVar("T")
@@ -112,7 +114,7 @@ class Api:
             web.get("/api/runs/{run_id}/series", self.series, allow_head=False),
             web.post("/api/runs/{run_id}/force-acquire", self.force),
             web.post("/api/runs/{run_id}/requeue", self.requeue),
-            web.post("/api/runs/{run_id}/drain", self.drain),
+            *(web.post(f"/api/runs/{{run_id}}/{kind}", self._ordering(kind)) for kind in ORDERS),
             web.get("/api/workers", self.workers, allow_head=False),
             web.get("/api/events", self.events, allow_head=False),
             web.post("/api/lease/acquire", acquire),
@@ -200,11 +202,16 @@ class Api:
         )
         return answer({"run": self._row(run_id), "epoch": run.epoch})
 
-    async def drain(self, request: web.Request) -> web.Response:
-        run_id = run_id_of(request)
-        body = await body_of(request, ActBody)
-        order = await self.core.orders.drain(run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024))
-        return answer({"run": self._row(run_id), "order_id": order.id})
+    def _ordering(self, kind: OrderKind) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def give(request: web.Request) -> web.Response:
+            run_id = run_id_of(request)
+            body = await body_of(request, ActBody)
+            order = await self.core.orders.give(
+                kind, run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024)
+            )
+            return answer({"run": self._row(run_id), "order_id": None if order is None else order.id})
+
+        return give
 
     async def requeue(self, request: web.Request) -> web.Response:
         run_id = run_id_of(request)

@@ -83,8 +83,7 @@ def decide_acquire(
 ) -> Grant | Again | Deny:
     """`mode` None: whatever the run has (the original's workers do not say). `floor`: epochs are above it."""
     if run.status.ended:
-        again = f"`relay-tui requeue {run.run_id}` queues it again"
-        return Deny("ended", f"run {run.run_id} is {run.status}: {again}", 0.0, final=True)
+        return ended(run)
     if mode is not None and mode != run.mode:
         return Deny("mode", f"run {run.run_id} is a {run.mode} run, not {mode}", 0.0, final=True)
     if highest > max(run.epoch, floor) + MAX_EPOCH_JUMP:
@@ -100,6 +99,11 @@ def decide_acquire(
     if mine or lease.state is LeaseState.EXPIRED:
         return grant(run, highest, lease)
     return Deny("held", f"{lease.worker} holds it (epoch {lease.epoch})", _retry(lease, now))
+
+
+def ended(run: Run) -> Deny:
+    again = f"`relay-tui requeue {run.run_id}` queues it again"
+    return Deny("ended", f"run {run.run_id} is {run.status}: {again}", 0.0, final=True)
 
 
 def grant(run: Run, highest: int, mine: Lease | None = None) -> Grant:

@@ -36,6 +36,9 @@ class Cause(StrEnum):
     STARTED = "started"
     DRAIN_ASKED = "drain asked"
     DRAIN_REFUSED = "drain refused"
+    CANCEL_ASKED = "cancel asked"
+    CANCEL_REFUSED = "cancel refused"
+    CALLED_OFF = "called off"  # cancelled while nobody trained it
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -64,6 +67,9 @@ RULES: dict[Cause, Rule] = {
     Cause.STARTED: Rule(frozenset({RunStatus.LEASED, RunStatus.RUNNING}), RunStatus.RUNNING),
     Cause.DRAIN_ASKED: Rule(frozenset({RunStatus.LEASED, RunStatus.RUNNING}), RunStatus.DRAINING),
     Cause.DRAIN_REFUSED: Rule(frozenset({RunStatus.DRAINING}), RunStatus.RUNNING),
+    Cause.CANCEL_ASKED: Rule(ACTIVE, RunStatus.DRAINING),
+    Cause.CANCEL_REFUSED: Rule(frozenset({RunStatus.DRAINING}), RunStatus.RUNNING),
+    Cause.CALLED_OFF: Rule(_QUEUED, RunStatus.CANCELLED),
     Cause.COMPLETED: Rule(ACTIVE, RunStatus.COMPLETED),
     Cause.FAILED: Rule(ACTIVE, RunStatus.FAILED),
     Cause.CANCELLED: Rule(ACTIVE, RunStatus.CANCELLED),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from relaytui.commander.model.lease import Lease, LeaseState
+from relaytui.commander.model.orders import LASTING, ORDERS
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import CAUSE_OF, RULES, Cause, Run, change
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store.changes import AttemptStepped
 from relaytui.commander.store.writer import Tx
-from relaytui.wire.status import Outcome
+from relaytui.wire.status import OrderKind, Outcome
 
 COMMANDER = "commander"
 
@@ -47,11 +48,19 @@ def end_run(
     step: int = 0,
     state: LeaseState = LeaseState.RELEASED,
 ) -> Run:
-    """The attempt that holds the run is over: run, lease, attempt and history say so together."""
+    """The attempt that holds the run is over: run, lease, attempt and history say so together.
+
+    However it ended, a run that was cancelled meanwhile is not queued again; only reaching its last step is more.
+    """
     cause = CAUSE_OF[outcome]
+    called_off = attempts.in_force(tx, run.run_id, attempt.epoch, OrderKind.CANCEL)
+    if called_off is not None and cause not in (Cause.COMPLETED, Cause.CANCELLED):
+        cause, message = Cause.CANCELLED, f"cancelled by {called_off.by}; its last attempt: {message or outcome}"
+    rule = RULES[cause]
+    if rule.after.ended:
+        state = LeaseState.RELEASED  # nobody comes back to an ended run
     end_attempt(tx, attempt, outcome, at, message, exit_code=exit_code, step=step)
     runs.save_lease(tx, replace(lease, state=state))
-    rule = RULES[cause]
     seen = rule.through or (rule.after if rule.after.ended else None)
     said = message or str(outcome)
     text = said if seen is None or rule.through is None else f"{seen}: {said}"
@@ -65,14 +74,28 @@ def end_run(
     return run
 
 
+def call_off(tx: Tx, run: Run, by: str, at: float, why: str = "") -> Run:
+    """A run that nobody trains is cancelled at once. A holder that was silent and comes back finds it over."""
+    lease = runs.get_lease(tx, run.run_id)
+    if lease is not None and lease.state is LeaseState.EXPIRED:
+        runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+    run = runs.save(tx, change(run, Cause.CALLED_OFF, at, f"cancelled by {by}"))
+    history.add_event(tx, at, "run.cancelled", by, why or run.message, run.run_id, run.epoch)
+    return run
+
+
 def revive(tx: Tx, run: Run, lease: Lease, attempt: Attempt, at: float, expires: float, boot_id: str) -> Run:
     """An expired lease that nobody else took goes back to its holder, in the same epoch."""
     lease = replace(lease, state=LeaseState.HELD, expires=expires, boot_id=boot_id, grace=0.0)
     run = change(run, Cause.REVIVED, at, f"{lease.worker} is back")
     if lease.started:
         run = change(run, Cause.STARTED, at, run.message)
-    if attempts.drain_in_force(tx, run.run_id, lease.epoch):
-        run = change(run, Cause.DRAIN_ASKED, at, "draining")
+    attempts.reopen_orders(tx, run.run_id, lease.epoch)
+    for kind in LASTING:
+        order = attempts.in_force(tx, run.run_id, lease.epoch, kind)
+        asked = ORDERS[kind].asked
+        if order is not None and asked is not None:
+            run = change(run, asked, at, f"{asked} by {order.by}")
     runs.save(tx, run)
     runs.save_lease(tx, lease)
     attempts.save(tx, replace(attempt, ended_at=None, outcome=None, exit_code=None, message=""))

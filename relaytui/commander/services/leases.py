@@ -22,6 +22,7 @@ from relaytui.commander.model.lease import (
     decide_acquire,
     decide_register,
     decide_renew,
+    ended,
     grant,
     outcome_when_silent,
 )
@@ -34,7 +35,7 @@ from relaytui.commander.store.writer import Done, Gather, Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.proof import token_hash
-from relaytui.wire.status import Outcome, RunStatus
+from relaytui.wire.status import OrderKind, Outcome, RunStatus
 
 HOLD_OFF = "hold_off"
 """Key of `meta`, with a value while a restored state waits for its holders."""
@@ -127,8 +128,14 @@ class Leases:
             left = self._held_off_until - now
             why = f"the state was restored: whoever held a run before has {left:.0f} s to come back"
             return Deny("recovering", why, min(5.0, left + 0.5))
+        if lease is not None and lease.state is LeaseState.EXPIRED:
+            called_off = attempts.in_force(tx, run.run_id, lease.epoch, OrderKind.CANCEL)
+            if called_off is not None:  # of books that were restored: its last holder was to be the last
+                return ended(endings.call_off(tx, run, called_off.by, at))
         if decision.supersedes is not None:
             run = self._supersede(tx, run, lease, at)
+            if run.status.ended:
+                return ended(run)
         if created:
             # Before the attempt and the event: both refer to it.
             runs.save(tx, run)
@@ -339,7 +346,8 @@ class Leases:
                 message = "the forced lease ran out without a word of its holder"
                 endings.end_attempt(tx, attempt, outcome, at, message)
                 runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
-                runs.save(tx, replace(run, updated_at=at, message="free: the old holder's time ran out"))
+                if run.status is RunStatus.QUEUED:
+                    runs.save(tx, replace(run, updated_at=at, message="free: the old holder's time ran out"))
                 history.add_event(tx, at, "lease.expired", endings.COMMANDER, message, run.run_id, lease.epoch)
                 continue
             message = f"{lease.worker} was silent for {lease.length:g} s"

@@ -1,18 +1,19 @@
-"""What an operator orders: take a run from its holder, or ask the holder to save and let go."""
+"""What an operator orders: take a run from its holder, queue it again, or have the holder drain, cancel or save."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from relaytui.commander.model.lease import LeaseState
+from relaytui.commander.model.orders import LASTING, ORDERS, OrderRule
 from relaytui.commander.model.records import PendingOrder
-from relaytui.commander.model.run import Cause, Run, change
+from relaytui.commander.model.run import Cause, Run, allowed, change
 from relaytui.commander.services import endings
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
-from relaytui.wire.status import ACTIVE, OrderKind, Outcome, RunStatus
+from relaytui.wire.status import ACTIVE, OrderKind, Outcome
 
 
 def unknown_run(run_id: str) -> RelayError:
@@ -21,6 +22,10 @@ def unknown_run(run_id: str) -> RelayError:
 
 def conflict(code: str, message: str, hint: str) -> RelayError:
     return RelayError(code, message, hint, status=409)
+
+
+def _either(rule: OrderRule) -> str:
+    return " or ".join(sorted(rule.before))
 
 
 class Orders:
@@ -44,6 +49,7 @@ class Orders:
         at = self._clock.wall()
         message = f"forced by {by}"
         lease = runs.get_lease(tx, run.run_id)
+        called_off = attempts.in_force(tx, run.run_id, lease.epoch, OrderKind.CANCEL) if lease is not None else None
         if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
             attempt = attempts.get(tx, run.run_id, lease.epoch)
             assert attempt is not None
@@ -65,7 +71,7 @@ class Orders:
         if lease is not None:
             data["holder"] = lease.worker
         history.add_event(tx, at, "lease.forced", by, why or message, run.run_id, run.epoch, data)
-        return run
+        return run if called_off is None else endings.call_off(tx, run, called_off.by, at)
 
     async def requeue(self, run_id: str, expected_epoch: int, by: str, why: str) -> None:
         """An ended run waits for an agent again; RelayError 404, or 409 where it has not ended or changed meanwhile."""
@@ -92,57 +98,69 @@ class Orders:
         data = {"was": str(run.status)}
         history.add_event(tx, at, "run.requeued", by, why or message, run.run_id, run.epoch, data)
 
-    async def drain(self, run_id: str, expected_epoch: int, by: str, why: str) -> PendingOrder:
-        """The order that was given; asked again while it is on its way, the same one."""
-        return await self._writer.run(lambda tx: self._drain_in(tx, run_id, expected_epoch, by, why))
+    async def give(self, kind: OrderKind, run_id: str, expected_epoch: int, by: str, why: str) -> PendingOrder | None:
+        """The order that was given; asked again while it is in force, the same one. None: it is done already, as nobody
+        had to be asked. RelayError 404, or 409 where it is not as the operator saw it or does not fit."""
+        return await self._writer.run(lambda tx: self._give_in(tx, kind, run_id, expected_epoch, by, why))
 
-    def _drain_in(self, tx: Tx, run_id: str, expected_epoch: int, by: str, why: str) -> PendingOrder:
+    def _give_in(
+        self, tx: Tx, kind: OrderKind, run_id: str, expected_epoch: int, by: str, why: str
+    ) -> PendingOrder | None:
+        rule = ORDERS[kind]
         run = self._expected(tx, run_id, expected_epoch)
+        at = self._clock.wall()
+        if rule.waiting is not None and allowed(run.status, rule.waiting):
+            endings.call_off(tx, run, by, at, why)
+            return None
         lease = runs.get_lease(tx, run_id)
         if run.status not in ACTIVE or lease is None or lease.state is not LeaseState.HELD:
-            raise conflict("not_held", f"run {run_id} is {run.status}: nobody holds it", "there is nothing to drain")
+            raise conflict("not_held", f"run {run_id} is {run.status}: nobody holds it", f"there is nothing to {kind}")
         if lease.incarnation.startswith("http-"):
             hint = "force-acquire takes the run over"
-            raise conflict("cannot_drain", f"{lease.worker} speaks the original protocol and takes no orders", hint)
+            raise conflict(f"cannot_{kind}", f"{lease.worker} speaks the original protocol and takes no orders", hint)
+        order = attempts.in_force(tx, run_id, lease.epoch, kind)
+        if order is not None:
+            return order
+        if run.status not in rule.before:
+            raise conflict("not_now", f"run {run_id} is {run.status}", f"one that is {_either(rule)} can {kind}")
         attempt = attempts.get(tx, run_id, lease.epoch)
         assert attempt is not None
-        at = self._clock.wall()
-        if run.status is RunStatus.DRAINING:
-            for order in attempts.open_orders(tx, lease.incarnation):
-                if (order.run_id, order.epoch, order.kind) == (run_id, lease.epoch, OrderKind.DRAIN):
-                    return order
-        else:
-            runs.save(tx, change(run, Cause.DRAIN_ASKED, at, f"drain asked by {by}"))
-        order = attempts.give_order(tx, attempt, OrderKind.DRAIN, by, why, at)
-        history.add_event(
-            tx, at, "run.draining", by, why or f"{lease.worker} is asked to save and let go", run_id, lease.epoch,
-            {"worker": lease.worker},
-        )  # fmt: skip
-        return order
+        if rule.asked is not None:
+            runs.save(tx, change(run, rule.asked, at, f"{rule.asked} by {by}"))
+        words = why or rule.words.format(worker=lease.worker)
+        history.add_event(tx, at, rule.event, by, words, run_id, lease.epoch, {"worker": lease.worker})
+        return attempts.give_order(tx, attempt, kind, by, why, at)
 
     async def acknowledge(self, order_id: int, incarnation: str, accepted: bool, message: str) -> None:
         """An answer to an order that is not open for this agent changes nothing."""
 
         def unit(tx: Tx) -> None:
-            order = attempts.open_order(tx, order_id, incarnation)
+            order = attempts.unanswered(tx, order_id, incarnation)
             if order is None:
                 return
             at = self._clock.wall()
-            attempts.close_order(tx, order_id, accepted, message, at)
+            attempts.answer_order(tx, order, accepted, message, at)
             attempt = attempts.get(tx, order.run_id, order.epoch)
             worker = attempt.worker if attempt is not None else endings.COMMANDER
+            data = {"order": str(order.kind)}
             if accepted:
+                if message:
+                    history.add_event(tx, at, "order.acknowledged", worker, message, order.run_id, order.epoch, data)
                 return
             said = message or "no reason given"
-            data = {"order": str(order.kind)}
             history.add_event(tx, at, "order.refused", worker, said, order.run_id, order.epoch, data)
-            run = runs.get(tx, order.run_id)
-            if run is None or run.epoch != order.epoch or order.kind is not OrderKind.DRAIN:
-                return
-            if run.status is RunStatus.DRAINING:
-                runs.save(tx, change(run, Cause.DRAIN_REFUSED, at, f"drain refused: {said}"))
+            self._refused(tx, order, said, at)
 
         await self._writer.run(unit)
+
+    def _refused(self, tx: Tx, order: PendingOrder, said: str, at: float) -> None:
+        """The run goes on as before, unless a weightier order still stands."""
+        run, rule = runs.get(tx, order.run_id), ORDERS.get(order.kind)
+        if run is None or rule is None or rule.refused is None or run.epoch != order.epoch:
+            return
+        stands = any(attempts.in_force(tx, order.run_id, order.epoch, kind) for kind in LASTING)
+        if allowed(run.status, rule.refused) and not stands:
+            runs.save(tx, change(run, rule.refused, at, f"{rule.refused}: {said}"))
 
     async def open_orders(self, incarnation: str) -> list[PendingOrder]:
         return await self._writer.run(lambda tx: attempts.open_orders(tx, incarnation))

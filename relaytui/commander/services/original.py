@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from relaytui.commander.model.lease import Deny, Lease, LeaseState
+from relaytui.commander.model.lease import Deny, Lease, LeaseState, ended
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Given
@@ -57,6 +57,8 @@ class Original:
             lease = runs.get_lease(tx, body.run_id)
             if lease is not None and lease.state is LeaseState.HELD and not body.force:
                 return Deny("held", "active lease exists", 5.0)
+            if run is not None and run.status is RunStatus.CANCELLED:
+                return ended(run)  # an operator said that it is over
             if run is not None and run.status.ended:
                 # The original granted an ended run to whoever asked; its workers ask for ever, on a pod that bills.
                 core.orders.requeue_in(tx, run, body.worker_id, "acquired again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import astuple
 
+from relaytui.commander.model.orders import LASTING
 from relaytui.commander.model.records import Attempt, PendingOrder
 from relaytui.commander.store.changes import OrderGiven
 from relaytui.commander.store.columns import columns, record, select, upsert
@@ -21,7 +22,13 @@ _SAVE = upsert("attempts", _ATTEMPT, ["run_id", "epoch"])
 
 _ORDER = columns(PendingOrder, {"by": "actor"})
 _OPEN = select("orders", _ORDER, "WHERE closed_at IS NULL AND incarnation = ? ORDER BY id")
-_GET_ORDER = select("orders", _ORDER, "WHERE id = ? AND incarnation = ? AND closed_at IS NULL")
+_GET_ORDER = select("orders", _ORDER, "WHERE id = ? AND incarnation = ? AND closed_at IS NULL AND accepted IS NULL")
+_IN_FORCE = select("orders", _ORDER, "WHERE run_id = ? AND epoch = ? AND kind = ? AND closed_at IS NULL")
+_KINDS = ", ".join(f"'{kind}'" for kind in LASTING)
+_REOPEN = (
+    "UPDATE orders SET closed_at = NULL WHERE run_id = ? AND epoch = ? AND closed_at IS NOT NULL "  # noqa: S608 - ours
+    f"AND (accepted IS NULL OR (accepted = 1 AND kind IN ({_KINDS}))) RETURNING {', '.join(_ORDER)}"
+)
 
 
 def get(tx: Tx, run_id: str, epoch: int) -> Attempt | None:
@@ -74,26 +81,26 @@ def give_order(tx: Tx, attempt: Attempt, kind: OrderKind, by: str, why: str, at:
 
 
 def open_orders(tx: Tx, incarnation: str) -> list[PendingOrder]:
+    """What this agent is to hear (again) when it comes."""
     return [record(PendingOrder, row) for row in tx.execute(_OPEN, (incarnation,))]
 
 
-def open_order(tx: Tx, order_id: int, incarnation: str) -> PendingOrder | None:
+def unanswered(tx: Tx, order_id: int, incarnation: str) -> PendingOrder | None:
     row = tx.execute(_GET_ORDER, (order_id, incarnation)).fetchone()
     return None if row is None else record(PendingOrder, row)
 
 
-def drain_in_force(tx: Tx, run_id: str, epoch: int) -> bool:
-    """Whether the attempt was told to drain and did not refuse."""
-    row = tx.execute(
-        "SELECT 1 FROM orders WHERE run_id = ? AND epoch = ? AND kind = ? AND (accepted IS NULL OR accepted = 1)",
-        (run_id, epoch, OrderKind.DRAIN),
-    ).fetchone()
-    return row is not None
+def in_force(tx: Tx, run_id: str, epoch: int, kind: OrderKind) -> PendingOrder | None:
+    """The attempt's order of this kind: on its way, or one that lasts and was not refused. None once it has ended."""
+    row = tx.execute(_IN_FORCE, (run_id, epoch, kind)).fetchone()
+    return None if row is None else record(PendingOrder, row)
 
 
-def close_order(tx: Tx, order_id: int, accepted: bool, message: str, at: float) -> None:
+def answer_order(tx: Tx, order: PendingOrder, accepted: bool, message: str, at: float) -> None:
+    closed_at = None if accepted and order.kind in LASTING else at
     tx.execute(
-        "UPDATE orders SET closed_at = ?, accepted = ?, message = ? WHERE id = ?", (at, accepted, message, order_id)
+        "UPDATE orders SET closed_at = ?, accepted = ?, message = ? WHERE id = ?",
+        (closed_at, accepted, message, order.id),
     )
 
 
@@ -102,3 +109,9 @@ def close_orders(tx: Tx, run_id: str, epoch: int, at: float) -> None:
     tx.execute(
         "UPDATE orders SET closed_at = ? WHERE run_id = ? AND epoch = ? AND closed_at IS NULL", (at, run_id, epoch)
     )
+
+
+def reopen_orders(tx: Tx, run_id: str, epoch: int) -> None:
+    """The attempt goes on after all: its agent hears again what it was to do."""
+    for row in tx.execute(_REOPEN, (run_id, epoch)).fetchall():
+        tx.changes.append(OrderGiven(record(PendingOrder, row)))
