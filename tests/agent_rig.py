@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -11,11 +13,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from relay_agent import guardian
 from relay_agent.checkpoints.manifest import verify
 from relaytui.wire.proof import derived_token
 
@@ -208,3 +213,25 @@ def rigged(root: Path, lease_seconds: float = 3.0) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+
+
+@pytest.fixture(scope="module")
+def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One for the whole file."""
+    with rigged(tmp_path_factory.mktemp("commander")) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
+    """Agents and a volume of their own at the commander that the whole file shares."""
+    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
+    shared.volume.mkdir()
+    try:
+        yield shared
+    finally:
+        shared.close()
+        for pid in guardian.processes():  # one that hangs does not see that its agent is gone
+            with suppress(OSError):
+                if shared.run_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)

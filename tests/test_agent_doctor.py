@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_rig import AGENT, SECRET, Rig, rigged
+from agent_rig import AGENT, SECRET, Rig
 
 from relay_agent.trainer import Launch, exec_trouble
-
-
-@pytest.fixture(scope="module")
-def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("commander")) as rig:
-        yield rig
 
 
 def doctor(rig: Rig, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from agent_rig import AGENT, SECRET, Rig, eventually, rigged
-
-from relay_agent import guardian
-
-
-@pytest.fixture(scope="module")
-def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("commander")) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
-    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
-    shared.volume.mkdir()
-    try:
-        yield shared
-    finally:
-        shared.close()
-        for pid in guardian.processes():  # a guardian that hangs does not see that its agent is gone
-            with suppress(OSError):
-                if shared.run_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
+from agent_rig import AGENT, SECRET, Rig, eventually
 
 
 @pytest.mark.parametrize("plant", ["mkfifo {}", "ln -sf {victim} {}", "mkdir {}", "ln -f {victim} {}"])

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from agent_rig import PATIENCE, SECRET, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
-
-
-@pytest.fixture(scope="module")
-def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("commander")) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
-    """Agents and a volume of their own at the commander that the whole file shares."""
-    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
-    shared.volume.mkdir()
-    try:
-        yield shared
-    finally:
-        shared.close()
 
 
 def test_a_run_from_first_to_last(rig: Rig) -> None:

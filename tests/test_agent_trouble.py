@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
+from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock
 
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.progress import Progress
 from relay_agent.stop import Stop
 from relay_agent.verdict import judge
-
-
-@pytest.fixture(scope="module")
-def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("commander")) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
-    """Agents and a volume of their own at the commander that the whole file shares."""
-    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
-    shared.volume.mkdir()
-    try:
-        yield shared
-    finally:
-        shared.close()
 
 
 @pytest.mark.parametrize(
