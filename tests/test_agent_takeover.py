@@ -13,7 +13,7 @@ import pytest
 from agent_rig import Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
-from relay_agent.pod import Pod
+from relay_agent.pod import Pod, read_note
 from relay_agent.takeover import RULES, Act, Standing, Trainer, look
 from relaytui.wire.clock import SystemClock
 
@@ -31,7 +31,7 @@ def stop_all(rig: Rig) -> None:
     """A guardian that waits for an agent is not left behind by a test that fails."""
     for folder in rig.root.glob("pod-*/runs/*/e*"):
         note = folder / "attempt.json"
-        if note.exists():
+        if read_note(folder) is not None and note.exists():
             for pid in guardian.tree(rig.guard(folder.parents[2].name, int(folder.name[1:]))):
                 os.kill(pid, signal.SIGKILL)
 
@@ -276,3 +276,91 @@ def test_the_rules_name_every_case() -> None:
     for (trainer, standing, _), act in RULES.items():
         assert (act is Act.QUARANTINE) == (standing is Standing.HIGHER), "one that was replaced goes on under no rule"
         assert act not in (Act.KEEP, Act.REGISTER, Act.DRAIN) or trainer is Trainer.RUNNING
+
+
+def forget_everything(rig: Rig) -> None:
+    """The commander's books are gone; who it is stays."""
+    rig.kill_commander()
+    for path in rig.state.iterdir():
+        if path.is_file() and path.name != "key":
+            path.unlink()
+    rig.start_commander()
+
+
+def test_neither_agent_nor_books_are_there_any_more_and_training_goes_on(rig: Rig) -> None:
+    command = mock("--steps", 120, "--step-seconds", 0.05, "--save-every", 20)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["newest_step"] >= 20, "a checkpoint")
+    kill(first)
+    forget_everything(rig)
+    second = rig.agent(command, **ORPHAN)
+    second.heard("the commander knows this lease again")
+    assert second.wait() == 0, second.says()
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["epoch"], attempt["outcome"], attempt["last_step"]) == (1, "completed", 120)
+    numbers = [int(step.partition("/")[0]) for step in steps(rig)]
+    assert numbers == list(range(numbers[0], 121)), "from where the spool reaches back, every line"
+
+
+def test_an_end_that_nobody_saw_is_told_to_a_commander_that_lost_its_books(rig: Rig) -> None:
+    command = mock("--steps", 40, "--step-seconds", 0.03, "--save-every", 20)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    kill(first)
+    eventually((rig.pod_folder() / guardian.ENDED).exists, "the guardian's word")
+    forget_everything(rig)
+    second = rig.agent(command, **ORPHAN)
+    assert second.wait() == 0, second.says()
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["epoch"], attempt["outcome"]) == (1, "completed")
+    assert rig.run()["newest_step"] == 40
+
+
+def test_what_ended_unseen_after_another_took_over_is_history(rig: Rig) -> None:
+    command = mock("--steps", 60, "--step-seconds", 0.03, "--save-every", 30)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 3, "three steps")
+    kill(first)
+    rig.call("/api/runs/run-1/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
+    other = rig.agent(mock("--steps", 100, "--step-seconds", 0.02, "--save-every", 10), worker="pod-b")
+    assert other.wait() == 0, other.says()
+    eventually((rig.pod_folder() / guardian.ENDED).exists, "the guardian's word")
+    before = rig.checkpoints()
+    second = rig.agent(command, **ORPHAN)
+    assert second.wait() == 75, second.says()
+    assert [attempt["outcome"] for attempt in rig.run()["attempts"]] == ["superseded", "completed"]
+    assert (rig.checkpoints(), rig.run()["newest_step"]) == (before, 100)
+
+
+@pytest.mark.parametrize("harm", ["note", "spool", "ended", "socket"])
+def test_what_is_damaged_on_the_pods_disk_costs_no_training(rig: Rig, harm: str) -> None:
+    """Bits flipped in what an agent left: the run goes on all the same, taken over or from its checkpoint."""
+    command = mock("--steps", 60, "--step-seconds", 0.03, "--save-every", 10)
+    first = rig.agent(command, ORPHAN_TIMEOUT="1")
+    eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
+    kill(first)
+    folder, guard = rig.pod_folder(), rig.guard()
+    if harm == "ended":
+        eventually((folder / guardian.ENDED).exists, "the guardian's word")
+        (folder / guardian.ENDED).write_bytes(b"\xff\x00 nonsense")
+    elif harm == "note":
+        data = bytearray((folder / "attempt.json").read_bytes())
+        data[len(data) // 2] ^= 0x40
+        (folder / "attempt.json").write_bytes(data[:-20])
+    elif harm == "socket":
+        (folder / guardian.SOCKET).unlink()
+        os.mkfifo(folder / guardian.SOCKET)
+    else:
+        for path in folder.glob("*.log"):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 0x10
+            path.write_bytes(data)
+    second = rig.agent(command, ORPHAN_TIMEOUT="1")
+    assert second.wait() == 0, second.says()
+    assert rig.run()["status"] == "completed"
+    assert rig.run()["attempts"][-1]["last_step"] == 60
+    assert "Traceback" not in second.says()
+    if harm in ("note", "spool"):
+        assert "set aside" in second.says() or "what follows in it is lost" in second.says()
+    eventually(lambda: not guardian.tree(guard), "the old trainer's tree gone")
+    rig.checkpoints()

@@ -109,11 +109,13 @@ class Link:
         self._up = asyncio.Event()
         self._pace = Pace()
         self._last_telemetry = 0.0
-        self._stuck: set[Lane] = set()  # what the commander does not take in this session
+        self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
         self._said_at = float("-inf")
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
         """Of the attempt that goes on."""
+        self.lost = False
+        """Whether that attempt's lease is."""
         self.backlog: list[Spool] = []
         """Of earlier ones. One that is delivered is deleted."""
         self.commander = ""
@@ -168,12 +170,21 @@ class Link:
         """Wait until everything in the spool is acknowledged; False where it was not in time, or never will be."""
         try:
             async with asyncio.timeout(timeout):
-                while any(not lane.empty and lane not in self._stuck for lane in self._lanes(self.spool)):
+                while any(not lane.empty and self._hopeful(lane) for lane in self._lanes(self.spool)):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
             return False
         return self.spool is None or self.spool.empty
+
+    def _hopeful(self, lane: Lane) -> bool:
+        """Whether it may still be taken: one whose lease is not known here may be entered, unless that was refused."""
+        return lane not in self._stuck or (self._stuck[lane] == "unknown" and not self.lost)
+
+    def give_up(self) -> None:
+        """The lease is lost: what the commander does not take now it never will."""
+        self.lost = True
+        self._progress.set()
 
     async def sync(self) -> None:
         """For ever: what is in the spool survives the end of this machine a moment later."""
@@ -375,7 +386,7 @@ class Link:
                     self._say(f"the commander lost {lost} reports that it had acknowledged ({lane.stream})")
                 self._wake.set()
                 return
-            self._stuck.add(lane)  # sending it again in this session would be refused again
+            self._stuck[lane] = refused.code  # sending it again in this session would be refused again
             self._progress.set()
         if spool is self.spool:
             self._on_refused(refused)

@@ -110,6 +110,11 @@ class Pod:
         with suppress(OSError):
             folder.parent.rmdir()
 
+    def aside(self, folder: Path) -> None:
+        """Kept for whoever wants to look, out of the way of what comes under its name."""
+        with suppress(OSError):
+            folder.rename(folder.with_name(f"{folder.name}.damaged.{os.urandom(4).hex()}"))
+
     def notes(self) -> Iterator[tuple[Path, Note | None]]:
         """Every attempt's folder, oldest epoch first; None where its note cannot be read."""
         try:

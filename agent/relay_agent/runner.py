@@ -102,7 +102,8 @@ class Runner:
         if again:
             if not spool.empty:
                 link.backlog.append(spool)
-            link.spool = self._attempt = None
+            link.spool, link.lost = None, False
+            self._attempt = None
             self._stop = Stop()
         return code, again
 

@@ -100,6 +100,9 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
     """What agents that are gone could not deliver, of any run; what is delivered is forgotten. Blocking."""
     spools: list[Spool] = []
     for folder, note in pod.notes():
+        if note is None and any(folder.iterdir()):
+            say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
+            pod.aside(folder)
         if note is None or (found is not None and folder == found.folder):
             continue
         if pod.is_here(folder, note) and not (folder / DONE).exists():

@@ -133,6 +133,7 @@ class Tenure:
             self.lease = self.lease.over(code)
             self._tell.event("lease.lost", f"{code}: {message}", {"code": code}, send=False)
             say(f"the lease is lost ({code}: {message}): stopping the trainer")
+            self._link.give_up()
             self._stop.ask(Why.LOST, message or code)
             self._stands(Standing.HIGHER)
 
