@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from agent_rig import commander, rig
+from cli_kit import served
 
-__all__ = ["commander", "rig"]
+__all__ = ["commander", "rig", "served"]

@@ -8,25 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_cli import RELAY, Served, clean_environment
+from cli_kit import RELAY, Served, clean_environment
 
 AGENT = RELAY.with_name("relay-agent")
 DEADLINE = 20.0
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    commander = Served(tmp_path_factory.mktemp("commander") / "state")
-    grant = commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "tiny"})
-    for step in range(1, 9):
-        body = {"lease_token": grant["lease_token"], "run_id": "tiny", "step": step, "status": "RUNNING", "msg": "hi"}
-        commander.call("/api/job/report", body)
-    yield commander
-    commander.stop()
 
 
 def shell(line: str, state: Path) -> subprocess.CompletedProcess[str]:
