@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relaytui.wire.errors import RelayError
-from tests.bench import ingest, line, memory, paint, renew
+from tests.bench import flood, ingest, line, memory, paint, renew, spool, takeover
 from tests.bench.children import BenchError
 from tests.bench.rounds import Bench, Setting, machine_state
 from tests.bench.rows import Row, as_object, as_table
 
-BENCHES = {bench.name: bench for bench in (line.BENCH, ingest.BENCH, renew.BENCH, paint.BENCH, memory.BENCH)}
+BENCHES = {module.BENCH.name: module.BENCH for module in (line, ingest, renew, paint, memory, spool, takeover, flood)}
 ROUNDS = 5
 
 DESCRIPTION = "Measures Relay's speed and size beside yardsticks, in minutes. Loopback only; it ends all it starts."
