@@ -45,6 +45,8 @@ def save(app: DashboardApp, name: str) -> None:
     svg = app.export_screenshot(title="relay-tui")
     # The fonts it names lie on somebody's server; every viewer has a monospace font of its own.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    # Some viewers drop the blanks that a text begins with, and with them what keeps two words apart.
+    svg = svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
     (DOCS / f"{name}.svg").write_text(svg, encoding="utf-8")
     print(f"docs/{name}.svg", file=sys.stderr)
 
