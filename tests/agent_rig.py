@@ -146,7 +146,9 @@ class Rig:
         """Of the run's events, as the commander has them."""
         return [event["kind"] for event in self.call(f"/api/events?run={self.run_id}&limit=1000")["events"]]
 
-    def agent(self, command: str | None, worker: str = "pod-a", **variables: str) -> Agent:
+    def agent(
+        self, command: str | None, worker: str = "pod-a", *, stderr: int | None = None, **variables: str
+    ) -> Agent:
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("RELAY_", "SLIME_"))},
             "COMMANDER_URL": self.url,
@@ -162,8 +164,9 @@ class Rig:
         }
         path = self.root / f"{worker}.{len(self.agents)}.log"
         with path.open("wb") as log:
+            out = log if stderr is None else stderr
             process = subprocess.Popen(
-                [AGENT], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root
+                [AGENT], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=out, cwd=self.root
             )
         self.agents.append(Agent(process, path))
         return self.agents[-1]

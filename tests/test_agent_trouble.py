@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -590,3 +591,18 @@ def test_how_real_trainers_end(lines: list[str], start: int, step: int, total: i
     progress = seen(*lines, start=start)
     assert (progress.step, progress.total) == (step, total)
     assert judge(0, Stop(), progress, None, "").outcome == outcome
+
+
+def test_nobody_reads_what_it_says_and_it_trains_all_the_same(rig: Rig) -> None:
+    """Its stderr is a pipe that is full: saying something must hold up neither the training nor the lease."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x" * 4096)
+    os.set_blocking(write, True)
+    agent = rig.agent(mock("--steps", 20, "--step-seconds", 0.02, "--save-every", 10), stderr=write)
+    os.close(write)
+    assert agent.wait() == 0
+    os.close(read)
+    assert rig.run()["status"] == "completed"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 NAME = "relay-agent"
+MAX_SAID = 4000
+"""Bytes of one line, less than PIPE_BUF."""
 THREADS = 4
 """For work that blocks (hashing, the volume). Few, because every thread's heap is memory taken from the trainer."""
 _M_ARENA_MAX = -8
@@ -83,7 +87,23 @@ own_children: set[int] = set()
 
 
 def say(text: str) -> None:
-    """One line for people, on stderr. A reader that went away must not end a training."""
+    """One line for people, on stderr. A reader that went away, or that reads nothing any more, ends no training and
+    holds nobody up: what it does not take is not said."""
+    line = f"relay-agent: {text}\n"
+    if len(line.encode("utf-8", "replace")) > MAX_SAID:
+        line = line[: MAX_SAID // 4] + "…\n"
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without a stderr
-        sys.stderr.write(f"relay-agent: {text}\n")
-        sys.stderr.flush()
+        if _takes_a_line(sys.stderr):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def _takes_a_line(stream: TextIO) -> bool:
+    """A pipe counts as ready where PIPE_BUF bytes go in at once."""
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):
+        return True  # no file behind it, nothing that could wait
+    ready = select.poll()
+    ready.register(fd, select.POLLOUT)
+    return bool(ready.poll(0))
