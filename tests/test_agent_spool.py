@@ -190,6 +190,21 @@ def test_a_later_agent_goes_on_with_the_next_number(tmp_path: Path) -> None:
     assert queue.empty
 
 
+@pytest.mark.parametrize("waits", [0, 2])
+def test_numbers_that_never_reached_the_disk_are_asked_for(tmp_path: Path, waits: int) -> None:
+    earlier, _ = lane(tmp_path)
+    for number in range(waits):
+        earlier.append(step(number))
+    earlier.close()
+    later, _ = lane(tmp_path)  # its agent had a full disk, sent reports 1 to 5 from memory, and died
+    later.rewind()  # its first session
+    asked(later, 1)
+    later.append(step(6))
+    assert later.take() is None, "nothing is sent before it is known how far the commander is"
+    later.ack(5)
+    assert opened(later.take()).first_seq == 6
+
+
 def test_acknowledged_segments_are_deleted(tmp_path: Path) -> None:
     queue, _ = lane(tmp_path)
     commander = Commander()

@@ -95,6 +95,7 @@ class Runner:
         lease = Lease(note.run_id, note.epoch, note.token, note.lease_seconds, -math.inf)
         spool = Spool(note.run_id, note.epoch, note.token, found.folder, trouble=say)
         await asyncio.to_thread(spool.load)
+        spool.rewind()  # the link may be up already: it asks first how far the commander is
         holding = Holding(lease, note.config, None, spool, note.guard, found)
         code = await self._attempted(holding, folder, launch, link)
         assert self._attempt is not None

@@ -123,10 +123,13 @@ class Lane:
             self._unsent += self._count(segment)
         # A file that broke off may have held numbers that were used: new reports go into a new one.
         self._segments = [*found, self._folder.new(found[-1].last_id + 1 if found else 1)]
-        first = self._segments[0]
         begun = [index for index, each in enumerate(self._segments) if each.first is not None]
-        self._fence = self._segments[begun[-1] + 1] if begun else None
-        self._ask = bool(begun)
+        if not begun:  # numbers may have been given to what never reached the disk
+            self._segments.insert(0, self._folder.new(0, on_disk=False))
+            begun = [0]
+        first = self._segments[0]
+        self._fence = self._segments[begun[-1] + 1]
+        self._ask = first.first is not None
         self._place = _Place(first, 0, first.first or 1)
 
     # -- in ------------------------------------------------------------------------------------------------------
@@ -301,7 +304,7 @@ class Lane:
 
     def rewind(self) -> None:
         """A new session: whatever was not acknowledged is sent again, and whether the rest is still there is asked."""
-        self._ask = self._segments[0].first is not None
+        self._ask = self._fence is not None or self._segments[0].first is not None
         if self._sent:
             start = self._sent[0].place
             self._unsent += sum(sent.reports for sent in self._sent)
