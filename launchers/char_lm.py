@@ -9,7 +9,8 @@ It is deterministic: same Python, same options, same weights, however often it w
 
 Checkpoints go to $RELAY_CKPT_STAGING_ROOT/step_<N>/, each renamed into place with an empty file COMPLETE in it. With
 RELAY_RESUME_FROM it goes on from there, or says why it cannot and exits 3. SIGTERM: it finishes the step, saves and
-exits 143. The final weights are $RELAY_OUTPUT_DIR/final.bin.
+exits 143. Where $RELAY_SAVE_FILE appears, it takes that away, saves and goes on. The final weights are
+$RELAY_OUTPUT_DIR/final.bin.
 """
 
 from __future__ import annotations
@@ -203,6 +204,15 @@ class Stop:
             time.sleep(min(left, 0.02))
 
 
+def asked_to_save(file: str) -> bool:
+    """Whether somebody wants a checkpoint now. Taken away first: a wish that comes while saving counts anew."""
+    try:
+        os.unlink(file)  # noqa: PTH108
+    except OSError:
+        return False  # none, as almost always
+    return True
+
+
 def options() -> argparse.Namespace:
     env = os.environ.get
     parser = argparse.ArgumentParser(
@@ -242,6 +252,7 @@ def main() -> int:
     trainer = Trainer(chosen.mode, chosen.seed, text)
     resume_from = os.environ.get("RELAY_RESUME_FROM", "")
     staging = os.environ.get("RELAY_CKPT_STAGING_ROOT", "")
+    save_file = os.environ.get("RELAY_SAVE_FILE", "")
     interval = float(os.environ.get("RELAY_CKPT_INTERVAL") or "inf")
     saved = -1
     if resume_from:
@@ -284,7 +295,8 @@ def main() -> int:
         if stop.signal and trainer.step < chosen.steps:
             save()
             return 128 + stop.signal
-        if trainer.step % chosen.save_every == 0 or time.monotonic() - saved_at >= interval:
+        due = trainer.step % chosen.save_every == 0 or time.monotonic() - saved_at >= interval
+        if asked_to_save(save_file) or due:
             save()
     save()
     output = os.environ.get("RELAY_OUTPUT_DIR", "")

@@ -2,7 +2,8 @@
 """A trainer that misbehaves on demand, for testing what watches trainers. It learns nothing.
 
 It counts steps, prints a line for each, saves into $RELAY_CKPT_STAGING_ROOT/step_<N>/ (COMPLETE last) and resumes its
-count from $RELAY_RESUME_FROM. On SIGTERM it saves and exits 143. Try:
+count from $RELAY_RESUME_FROM. On SIGTERM it saves and exits 143; where $RELAY_SAVE_FILE appears it saves and goes
+on. Try:
 
   mock_trainer.py --steps 20 --step-seconds 0.1 --save-every 5     a well-behaved one
   mock_trainer.py --crash-at 12 --exit-code 7                      fails in step 12
@@ -103,6 +104,15 @@ def save(step: int, size: int, *, marker: bool, bad: str | None) -> None:
         (folder / "COMPLETE").touch()
 
 
+def asked_to_save() -> bool:
+    """Whether $RELAY_SAVE_FILE is there; it is not any more then."""
+    try:
+        Path(os.environ.get("RELAY_SAVE_FILE", "")).unlink()
+    except OSError:
+        return False
+    return True
+
+
 def start_children(count: int, daemons: bool) -> None:
     for _ in range(count):
         if os.fork():
@@ -160,6 +170,7 @@ def main() -> int:
         loss = float("nan") if chosen.nan_at is not None and step >= chosen.nan_at else 3 / (1 + step / 50)
         say(f"step {step}{total} loss {loss:.4f} lr 0.0100")
         due = bool(chosen.save_every) and (step % chosen.save_every == 0 or step == chosen.steps)
+        due = asked_to_save() or due
         if due or asked:
             wrong = bad if bad and step >= (chosen.bad_at or 0) else None
             save(step, chosen.size, marker=not chosen.no_marker, bad=wrong)

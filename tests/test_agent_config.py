@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:
         ("RELAY_SETTLE_SECONDS: 10m", ["RELAY_SETTLE_SECONDS", "10m", "number of seconds"]),
         ("RELAY_STOP_GRACE: -1", ["RELAY_STOP_GRACE", "between"]),
         ("RELAY_STOP_GRACE: .inf", ["RELAY_STOP_GRACE"]),
+        ("SAVE_SIGNAL: KILL", ["SAVE_SIGNAL", "USR1, USR2 or HUP"]),
+        ("SAVE_SIGNAL: 10", ["SAVE_SIGNAL", "should be text"]),
         ("RELAY_STOP_GRACE: .nan", ["RELAY_STOP_GRACE"]),
         ("TARGET_STEPS: 1.5", ["TARGET_STEPS", "whole number"]),
         ("COMMANDER_URL: commander:8080", ["COMMANDER_URL", "http(s)://host"]),
@@ -174,6 +177,7 @@ def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
         "RELAY_OUTPUT_DIR": f"{run}/out/e00000003",
         "RELAY_RESUME_FROM": f"{run}/ckpt/step_00000020",
         "RELAY_CKPT_STAGING_ROOT": f"{run}/ckpt/.staging/e00000003",
+        "RELAY_SAVE_FILE": f"{run}/ckpt/.staging/e00000003/.save-now",
         "RELAY_TRAIN_MODE": "rl",
         "RELAY_RUN_ID": "run-1",
         "RELAY_EPOCH": "3",
@@ -282,3 +286,9 @@ def test_what_is_not_called_too_large_starts() -> None:
             few = number
             assert subprocess.run(SHELL.argv, env=env, check=True).returncode == 0
     assert few > 10
+
+
+@pytest.mark.parametrize("said", ["USR1", "SIGUSR1", " usr1 "])
+def test_a_signal_as_people_write_it(said: str) -> None:
+    assert load({**URL, "SAVE_SIGNAL": said}).save_signal is signal.SIGUSR1
+    assert load(URL).save_signal is None

@@ -21,6 +21,7 @@ from relay_agent.guardian import EARLY
 from relay_agent.journal import Journal
 from relay_agent.lease import Lease
 from relay_agent.link import Link
+from relay_agent.orders import Orders
 from relay_agent.pod import VERSION, Note, Pod, start_of
 from relay_agent.process import say
 from relay_agent.progress import Progress
@@ -46,6 +47,8 @@ LAST_WORD = 300.0
 """Seconds to wait until the commander has acknowledged how it ended, at least; a lease that is longer counts."""
 SAY_AFTER = 3.0
 """Seconds of that in silence."""
+ENDINGS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
+"""After any other the run goes on elsewhere."""
 VOLUME_ANSWERS = 5.0
 """Seconds to wait for the volume's word on who holds the run, where it decides only what a file for people says."""
 
@@ -104,6 +107,7 @@ class Attempt:
         self.tell = Teller(holding.spool, self.journal, clock, link.wake)
         margin = settings.stop_grace + EARLY if settings.on_lease_loss == "stop" else None
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, margin)
+        self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
         self._rejoining = Rejoining(found, launch.digest, self.tenure, self.tell, stop) if found else None
 
@@ -205,7 +209,9 @@ class Attempt:
             self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until)
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
+        self.orders.trainer_is_up(trainer, self._folder.save_file(self.epoch), self._settings.save_signal)
         code = await trainer.exited
+        self.orders.trainer_is_gone()
         leftovers = await trainer.gone
         follower.finish()
         data = {"code": str(code), "leftovers": str(leftovers)}
@@ -260,7 +266,7 @@ class Attempt:
         )
         if self._holding.spool.folder is not None:
             self._pod.done(self._holding.spool.folder)
-        status = {Outcome.COMPLETED: "COMPLETED", Outcome.FAILED: "FAILED"}.get(verdict.outcome, "PREEMPTED")
+        status = verdict.outcome.upper() if verdict.outcome in ENDINGS else "PREEMPTED"
         self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
         self._ended = True
         await self._state(status, verdict.exit_code)
@@ -299,7 +305,7 @@ class Attempt:
     # -- what goes on beside -------------------------------------------------------------------------------------
 
     def order(self, order: Order) -> None:
-        self.tenure.order(order)
+        self.orders.take(order)
 
     def refused(self, refused: Refused) -> None:
         self.tenure.refused(refused)

@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 import re
+import signal
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from relaytui.wire.url import BadUrl, plain_url
 
 CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
 DEFAULT_CONFIG = Path("configs/run.yaml")
+SAVE_SIGNALS = ("USR1", "USR2", "HUP")
+"""Those that a trainer can take for a wish; others mean something else to programs or to the system."""
 MAX_FILE = 1 << 20
 MAX_TOKENS = 2000
 """Of YAML: some four for each key."""
@@ -41,6 +44,7 @@ class Settings(Struct, frozen=True):
     slime_rl_cmd: str
     settle_seconds: float
     stop_grace: float
+    save_signal: signal.Signals | None
     target_steps: int | None
     orphan_timeout: float
     on_lease_loss: Literal["continue", "stop"]
@@ -151,6 +155,13 @@ def _choice(*words: str) -> Callable[[object], str]:
     return parse
 
 
+def _signal(value: object) -> signal.Signals:
+    name = _word(value).upper().removeprefix("SIG")
+    if name not in SAVE_SIGNALS:
+        raise _Bad(f"should be {', '.join(SAVE_SIGNALS[:-1])} or {SAVE_SIGNALS[-1]}")
+    return signal.Signals[f"SIG{name}"]
+
+
 class Key(NamedTuple):
     """One thing that can be set: by `name` in the environment, by `name` or its lower case in run.yaml."""
 
@@ -176,6 +187,7 @@ KEYS = (
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key("RELAY_STOP_GRACE", _seconds(0.1), 30.0, "seconds between SIGTERM and SIGKILL for the trainer"),
+    Key("SAVE_SIGNAL", _signal, None, "signal on which the trainer saves and goes on: USR1, USR2 or HUP"),
     Key("ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"),
     Key("RELAY_AGENT_STATE", _path, None, "folder on the pod's own disk for what the agent remembers"),
     Key(

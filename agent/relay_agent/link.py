@@ -155,8 +155,8 @@ class Link:
         finally:
             self._answers.pop(number, None)
 
-    def acknowledge(self, order: Order) -> None:
-        self._urgent.append(encode(OrderAck(order.order_id)))
+    def acknowledge(self, order: Order, accepted: bool, message: str) -> None:
+        self._urgent.append(encode(OrderAck(order.order_id, accepted, message)))
         self._wake.set()
 
     def send_again(self) -> None:

@@ -41,7 +41,7 @@ class Rejoining:
 
     @property
     def again(self) -> bool:
-        return self.act in (Act.AGAIN, Act.DRAIN) and self._stop.why in (None, Why.DRAIN)
+        return self.act in (Act.AGAIN, Act.DRAIN) and self._stop.why in (None, Why.CHANGED)
 
     @property
     def story(self) -> str:
@@ -71,7 +71,7 @@ class Rejoining:
 
     def _drain(self) -> None:
         say("the trainer's command was changed: stopping the old one, so that the new one goes on from what it saves")
-        self._stop.ask(Why.DRAIN, "its command was changed")
+        self._stop.ask(Why.CHANGED, "its command was changed")
 
 
 async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:

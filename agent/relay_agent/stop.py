@@ -12,10 +12,12 @@ from relay_agent.checkpoints.tree import Cancelled
 class Why(IntEnum):
     """The higher one counts where there are several."""
 
-    SIGNAL = 1  # the pod is taken away: save, publish, say so
-    CUT_OFF = 2  # no commander for longer than the lease, and the run is not to go on without one
-    DRAIN = 3  # an operator wants it saved and released
-    LOST = 4  # another epoch took over: stop, publish nothing
+    CHANGED = 1  # its command was changed: save, release, and go on with the new one
+    SIGNAL = 2  # the pod is taken away: save, publish, say so
+    CUT_OFF = 3  # no commander for longer than the lease, and the run is not to go on without one
+    DRAIN = 4  # an operator wants it saved and released
+    CANCEL = 5  # an operator wants it saved and never trained again
+    LOST = 6  # another epoch took over: stop, publish nothing
 
 
 class Stop:

@@ -176,6 +176,17 @@ class Supervised:
     def kill(self) -> None:
         self._order(guardian.KILL, self._hurried)
 
+    def signal(self, number: int) -> int:
+        """To every process of the trainer that handles it, as the others would die of it. How many did. Blocking."""
+        if not Path("/proc/self").exists():
+            with suppress(OSError):
+                os.killpg(self._pid, number)
+            return 1
+        trainer = guardian.tree(self.guard, self._guardian) - {self._guardian}
+        handlers = {pid for pid in trainer if guardian.handles(pid, number)}
+        guardian.signal_all(handlers, number)
+        return len(handlers)
+
     def dead_by(self, at: float) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
         mind."""

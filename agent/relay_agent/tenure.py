@@ -14,8 +14,7 @@ from relay_agent.stop import Stop, Why
 from relay_agent.takeover import Standing
 from relay_agent.telling import Teller
 from relaytui.wire.clock import Clock
-from relaytui.wire.messages import Order, Refused, Register, Renew, Renewed
-from relaytui.wire.status import OrderKind
+from relaytui.wire.messages import Refused, Register, Renew, Renewed
 from relaytui.wire.text import clean
 
 RENEW_TIMEOUT = 10.0
@@ -139,16 +138,3 @@ class Tenure:
 
     def fenced(self) -> None:
         self.lose("superseded", "a later epoch has claimed the run on the volume")
-
-    def order(self, order: Order) -> None:
-        """An operator's word, through the commander. Carried out once, acknowledged every time."""
-        if order.run_id != self.lease.run_id or order.epoch != self.lease.epoch:
-            return
-        self._link.acknowledge(order)
-        who = clean(f"by {order.by or 'the commander'}" + (f": {order.why}" if order.why else ""), 300)
-        if order.kind is OrderKind.STOP:
-            self.lose("superseded", who)
-        elif self._stop.why is not Why.DRAIN:
-            self._tell.event("order.drain", who, send=False)
-            say(f"asked to drain {who}: stopping the trainer, publishing what it saves")
-            self._stop.ask(Why.DRAIN, f"drained {who}")

@@ -155,6 +155,7 @@ def trainer_environment(
         RELAY_OUTPUT_DIR=str(folder.output(epoch)),
         RELAY_RESUME_FROM=str(resume) if resume else "",
         RELAY_CKPT_STAGING_ROOT=str(folder.staging(epoch)),
+        RELAY_SAVE_FILE=str(folder.save_file(epoch)),
         RELAY_TRAIN_MODE=settings.mode,
         RELAY_RUN_ID=settings.run_id,
         RELAY_EPOCH=str(epoch),

@@ -95,6 +95,12 @@ def describe(code: int) -> str:
 
 
 def _stopped(stop: Stop) -> Outcome:
-    if stop.why is Why.LOST:
-        return Outcome.SUPERSEDED
-    return Outcome.DRAINED if stop.why is Why.DRAIN else Outcome.PREEMPTED
+    return _OUTCOMES.get(stop.why or Why.SIGNAL, Outcome.PREEMPTED)
+
+
+_OUTCOMES = {
+    Why.LOST: Outcome.SUPERSEDED,
+    Why.CANCEL: Outcome.CANCELLED,
+    Why.DRAIN: Outcome.DRAINED,
+    Why.CHANGED: Outcome.DRAINED,
+}

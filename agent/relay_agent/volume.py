@@ -90,6 +90,10 @@ class RunFolder:
         """RELAY_CKPT_STAGING_ROOT of that epoch."""
         return self.ckpt / ".staging" / f"e{epoch:08d}"
 
+    def save_file(self, epoch: int) -> Path:
+        """RELAY_SAVE_FILE of that epoch: there while a checkpoint is asked for. Its name is no checkpoint's."""
+        return self.staging(epoch) / ".save-now"
+
     def output(self, epoch: int) -> Path:
         """RELAY_OUTPUT_DIR of that epoch: the trainer's own, read-only to Relay."""
         return self.root / "out" / f"e{epoch:08d}"

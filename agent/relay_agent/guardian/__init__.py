@@ -1,7 +1,7 @@
 """The process between agent and trainer, and what both sides of it need. `main` is the process itself."""
 
 from relay_agent.guardian.files import OURS, is_plain, move_aside, open_own, open_parent
-from relay_agent.guardian.processes import carries, prctl, processes, signal_all, tree
+from relay_agent.guardian.processes import carries, handles, prctl, processes, signal_all, tree
 from relay_agent.guardian.protocol import (
     ALONE,
     CHUNK,
@@ -40,6 +40,7 @@ __all__ = [
     "STARTED",
     "STOP",
     "carries",
+    "handles",
     "is_plain",
     "move_aside",
     "open_own",

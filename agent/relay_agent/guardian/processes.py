@@ -53,6 +53,16 @@ def carries(pid: int, marker: bytes) -> bool:
         return False
 
 
+def handles(pid: int, number: int) -> bool:
+    """Whether the process has a handler of its own for this signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            caught = file.read().partition(b"\nSigCgt:")[2].split(maxsplit=1)[0]
+        return bool(int(caught, 16) >> (number - 1) & 1)
+    except (OSError, IndexError, ValueError):
+        return False
+
+
 def tree(guard: str, root: int = 0) -> set[int]:
     """Living processes of a trainer: descendants of `root`, and whoever carries the marker. Never the caller itself."""
     alive = processes()
