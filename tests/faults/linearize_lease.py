@@ -1,0 +1,206 @@
+"""The lease of one run as its callers may rely on it, for the checker of histories: what each call may answer in each
+state, and what it leaves. Written from the rules, not from the code: no SQL, no statuses but what shows in answers.
+
+Expiry is nobody's call. It may have happened before a call where at least L has passed between the moment the last
+renewal was sent (it cannot have been counted from earlier) and the moment that call was answered (it cannot have been
+decided later). Nothing else takes a run from its holder but its own word and an operator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from linearize import Call
+
+FREE, HELD, REVOKED, EXPIRED = "free", "held", "revoked", "expired"
+FINAL = frozenset({"completed", "failed", "cancelled"})
+
+
+class Lease(NamedTuple):
+    """`since`: the earliest moment from which the current lease can be counted. `token`: "" where no answer told it."""
+
+    epoch: int = 0  # the highest granted or burned
+    ended: bool = False
+    state: str = FREE
+    holder: str = ""
+    request: str = ""
+    held_epoch: int = 0
+    token: str = ""
+    since: float = 0.0
+
+    @property
+    def newest(self) -> bool:
+        return self.held_epoch == self.epoch
+
+    def free(self) -> Lease:
+        return self._replace(state=FREE, holder="", request="", token="", since=0.0)
+
+    def extended(self, call: Call) -> Lease:
+        return self._replace(state=HELD, since=max(self.since, call.at))
+
+
+After = Lease | None
+Answer = tuple[object, ...] | None
+"""None: any, as the call is open."""
+
+
+class LeaseModel:
+    """`step` for the history of one run whose leases last `length` seconds.
+
+    An epoch is made once. So what was never answered cannot have made one that an answer says another call made, which
+    spares the search most of what unanswered calls might have done.
+    """
+
+    def __init__(self, length: float, calls: Iterable[Call]) -> None:
+        self._length = length
+        self._maker: dict[int, tuple[str, str]] = {}
+        for call in calls:
+            if call.answer is None or call.answer[0] == "refused":
+                continue
+            if call.what == "acquire":
+                self._maker[call.answer[1]] = call.said
+            elif call.what == "force":
+                self._maker[call.answer[1]] = ("", "")
+            elif call.what == "register":
+                self._maker[call.said[1]] = (call.said[0], "register")
+
+    def step(self, lease: Lease, call: Call) -> Iterator[Lease]:
+        after = _RULES[call.what](lease, call, call.answer)
+        if after is not None and not (call.answer is None and (after == lease or not self._can_be(lease, after))):
+            yield after
+        if lease.state in (HELD, REVOKED) and call.until >= lease.since + self._length:
+            out = lease._replace(state=EXPIRED) if lease.state == HELD else lease.free()
+            late = _RULES[call.what](out, call, call.answer)
+            # That it expired while this call did not show it can be said as well by the next one that does.
+            if late is None or late == after or (late == out and after == lease):
+                return
+            if call.answer is not None or self._can_be(lease, late):
+                yield late
+
+    def _can_be(self, before: Lease, after: Lease) -> bool:
+        if after.epoch == before.epoch:
+            return True
+        made = (after.holder, after.request) if after.newest else ("", "")
+        return self._maker.get(after.epoch, made) == made
+
+
+def _refused(answer: Answer, *codes: str) -> bool:
+    """Whether the answer can be a refusal with one of these codes; with none named, any."""
+    return answer is None or (answer[0] == "refused" and (not codes or answer[1] in codes))
+
+
+def _acquire(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: incarnation, request id. answer: granted epoch token | refused code."""
+    holder, request = call.said
+    mine = lease.holder == holder
+    if lease.ended:
+        return lease if _refused(answer, "ended") else None
+    if lease.state == REVOKED:
+        return lease if _refused(answer, "revoked") else None
+    if lease.state != FREE and mine and lease.request == request and lease.newest:
+        if answer is None:
+            return lease.extended(call)
+        if answer[0] != "granted" or answer[1] != lease.epoch or lease.token not in ("", answer[2]):
+            return None
+        return lease.extended(call)._replace(token=str(answer[2]))
+    if lease.state == HELD and not mine:
+        return lease if _refused(answer, "held") else None
+    if answer is not None and (answer[0] != "granted" or answer[1] != lease.epoch + 1):
+        return None
+    token = "" if answer is None else str(answer[2])
+    return Lease(lease.epoch + 1, False, HELD, holder, request, lease.epoch + 1, token, call.at)
+
+
+def _renew(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: epoch, token. answer: ok | refused code."""
+    epoch, token = call.said
+    if epoch < lease.epoch:
+        return lease if _refused(answer, "superseded", "not_holder") else None
+    if epoch > lease.epoch:
+        return lease if _refused(answer, "unknown") else None
+    if not lease.newest or lease.token not in ("", token):
+        return lease if _refused(answer, "not_holder", "unknown") else None
+    if lease.state not in (HELD, EXPIRED) or lease.ended:
+        return lease if _refused(answer, "released", "not_holder", "unknown") else None
+    if answer is not None and answer[0] != "ok":
+        return None
+    if answer is None and lease.state == HELD:
+        return lease  # that an unanswered one extended it only makes an expiry harder to explain
+    return lease.extended(call)
+
+
+def _register(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: incarnation, epoch, token. answer: ok | refused code."""
+    holder, epoch, token = call.said
+    if lease.newest and epoch == lease.epoch and lease.token == token:
+        return _renew(lease, Call("renew", (epoch, token), call.called, call.at), answer)
+    if lease.ended or epoch <= lease.epoch or lease.state in (HELD, REVOKED):
+        return lease if _refused(answer) else None
+    if answer is not None and answer[0] != "ok":
+        return None
+    return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at)
+
+
+def _end(lease: Lease, call: Call, answer: Answer) -> After:
+    """The report that an attempt is over. said: epoch, token, outcome. answer: ok | refused code."""
+    epoch, token, outcome = call.said
+    if epoch > lease.epoch or (epoch == lease.held_epoch and lease.token not in ("", token)):
+        return lease if _refused(answer, "unknown", "not_holder") else None
+    if answer is not None and answer[0] != "ok":
+        return None
+    if epoch != lease.held_epoch:
+        return lease
+    if lease.state == REVOKED:
+        return lease.free()
+    if lease.state in (HELD, EXPIRED) and lease.newest:
+        return lease.free()._replace(ended=outcome in FINAL)
+    return lease
+
+
+def _force(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: expected epoch, whether its pod is gone. answer: ok new-epoch | refused code."""
+    expected, pod_gone = call.said
+    if (refusal := _as_seen(lease, expected)) is not None:
+        return lease if _refused(answer, refusal) else None
+    if lease.ended:
+        return lease if _refused(answer, "ended") else None
+    if answer is not None and answer != ("ok", lease.epoch + 1):
+        return None
+    waits = lease.state in (HELD, REVOKED) and not pod_gone
+    return (lease._replace(state=REVOKED) if waits else lease.free())._replace(epoch=lease.epoch + 1)
+
+
+def _drain(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: expected epoch. answer: ok | refused code."""
+    if (refusal := _as_seen(lease, call.said[0])) is not None:
+        return lease if _refused(answer, refusal) else None
+    if lease.state != HELD:
+        return lease if _refused(answer, "not_held") else None
+    return lease if answer is None or answer[0] == "ok" else None
+
+
+def _requeue(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: expected epoch. answer: ok | refused code."""
+    if (refusal := _as_seen(lease, call.said[0])) is not None:
+        return lease if _refused(answer, refusal) else None
+    if not lease.ended:
+        return lease if _refused(answer, "not_ended") else None
+    return lease._replace(ended=False) if answer is None or answer[0] == "ok" else None
+
+
+def _as_seen(lease: Lease, expected: int) -> str | None:
+    if lease.epoch == 0:
+        return "unknown_run"
+    return "epoch_changed" if expected != lease.epoch else None
+
+
+_RULES: dict[str, Callable[[Lease, Call, Answer], After]] = {
+    "acquire": _acquire,
+    "renew": _renew,
+    "register": _register,
+    "end": _end,
+    "force": _force,
+    "drain": _drain,
+    "requeue": _requeue,
+}
