@@ -254,6 +254,20 @@ def test_stop_policy_the_trainer_is_dead_before_the_lease_ends_with_a_frozen_age
         stop_all(rig)
 
 
+def test_stop_policy_a_new_agent_takes_the_trainer_over_and_stops_nothing(tmp_path: Path) -> None:
+    with rigged(tmp_path, lease_seconds=6.0) as rig:
+        command = mock("--steps", 100, "--step-seconds", 0.05, "--save-every", 20)
+        first = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
+        eventually(lambda: rig.run()["step"] >= 3, "three steps")
+        kill(first)
+        second = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
+        assert second.wait() == 0, second.says()
+        (attempt,) = rig.run()["attempts"]
+        assert (attempt["epoch"], attempt["outcome"], attempt["last_step"]) == (1, "completed", 100)
+        assert "agent.lease.cut_off" not in rig.kinds()
+        assert steps(rig) == [f"{n}/100" for n in range(1, 101)]
+
+
 def test_stop_policy_cut_off_it_saves_and_gives_the_run_back(tmp_path: Path) -> None:
     with rigged(tmp_path, lease_seconds=4.0) as rig:
         command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import secrets
@@ -205,7 +206,8 @@ class Attempt:
         """Until nothing is left of the trainer and all that is whole is published. Its exit code."""
         self._stop.listen(lambda at_once: trainer.kill() if at_once else trainer.stop())
         if self._settings.on_lease_loss == "stop":
-            trainer.dead_by(self.tenure.lease.safe_until)
+            if math.isfinite(self.tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
+                trainer.dead_by(self.tenure.lease.safe_until)
             self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until)
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
@@ -223,7 +225,7 @@ class Attempt:
         return code
 
     async def _judge(self, code: int, follower: Follower, publisher: Publisher) -> Verdict:
-        self.tenure.note_cut_off()
+        self.tenure.note_cut_off(stopped=code != 0)
         unpublished = publisher.unpublished(follower.progress.step)
         return judge(code, self._stop, follower.progress, publisher.newest_step, follower.last_line, unpublished)
 

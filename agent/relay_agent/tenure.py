@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Callable
 
-from relay_agent.lease import Lease
+from relay_agent.lease import MARGIN, Lease
 from relay_agent.link import Link, LinkLost
 from relay_agent.process import say
 from relay_agent.stop import Stop, Why
@@ -44,6 +45,7 @@ class Tenure:
         self._margin = margin
         self._cut_off = False
         self._unknown = False
+        self._since = clock.boot()
         self.on_renewed: Callable[[Lease], None] | None = None
         self.on_standing: Callable[[Standing], None] | None = None
 
@@ -93,10 +95,17 @@ class Tenure:
             return Register(number, lease.run_id, lease.epoch, lease.token, self._mode)
         return Renew(number, lease.run_id, lease.epoch, lease.token)
 
-    def note_cut_off(self) -> None:
-        """Whether it is time to say so, and to stop where that is the rule."""
+    def note_cut_off(self, *, stopped: bool = False) -> None:
+        """Whether it is time to say so, and to stop where that is the rule.
+
+        One that was taken over and not renewed since may have its whole length; where the rule is to stop, only the
+        guardian knows its end: `stopped` says that the trainer was.
+        """
         lease = self.lease
-        if self._cut_off or lease.lost or self._clock.boot() <= lease.safe_until - (self._margin or 0.0):
+        until = lease.safe_until
+        if until == -math.inf and not (stopped and self._margin is not None):
+            until = self._since + MARGIN * lease.seconds
+        if self._cut_off or lease.lost or self._clock.boot() <= until - (self._margin or 0.0):
             return
         self._cut_off = True
         if self._margin is None:
