@@ -131,7 +131,7 @@ class _Search(Generic[State]):
         while (number := self._call_of[node]) >= 0:
             for after in self._step(state, self._answered[number]):
                 if after == state:
-                    # What can be now and changes nothing can be now as well as at any later place: no need to try those.
+                    # What can be now and changes nothing can as well be now as later: no need to try that.
                     yield number, after
                     return
                 changing.append((number, after))

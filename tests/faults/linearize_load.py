@@ -1,5 +1,5 @@
-"""Many agents and an operator at one commander's leases, over real sockets, cut off and restarted on the way; every call
-is written down with when it was made and answered. Time is the test's; only the sockets and the disk are real."""
+"""Many agents and an operator at one commander's leases, over real sockets, cut off and restarted on the way; every
+call is written down with when it was made and answered. Time is the test's; only the sockets and the disk are real."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whatever many agents and an operator do at once to the leases of a commander that is cut off and killed, the history of
-each run reads as if one call had happened after the other; and the checker that says so is no rubber stamp."""
+"""Whatever many agents and an operator do at once to the leases of a commander that is cut off and killed, the history
+of each run reads as if one call had happened after the other; and the checker that says so is no rubber stamp."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ RIGHT = {
         ("acquire", ("one", "q0"), ("refused", "held"), 1.0, 1.0),
         ("acquire", ("two", "q0"), ("granted", 1, B), 2.0, 2.0),
     ],
-    "or did not": [("end", (1, A, "completed"), None, 0.0), (*GRANTED_1, 1.0, 1.0), ("renew", (1, A), ("ok",), 2.0, 2.0)],
+    "or did not": [
+        ("end", (1, A, "completed"), None, 0.0), (*GRANTED_1, 1.0, 1.0), ("renew", (1, A), ("ok",), 2.0, 2.0),
+    ],
     "or much later": [
         (*GRANTED_1, 0.0, 0.0),
         ("end", (1, A, "completed"), None, 1.0),
