@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock
+from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
 
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.progress import Progress
@@ -229,6 +230,28 @@ def test_the_newest_checkpoint_is_missed_aloud(rig: Rig) -> None:
     assert "checkpoint.missing" in rig.kinds()
     assert rig.run()["status"] == "queued", "the pod that has the volume may still come"
     assert "is not on this volume" in rig.run()["message"]
+
+
+def test_a_commander_that_knows_less_than_the_volume_stops_no_run(tmp_path: Path) -> None:
+    """Its books are older ones: what it takes for the newest was pruned since, and the line goes on beyond it."""
+    with rigged(tmp_path) as rig:
+        first = rig.agent(mock("--steps", 400, "--step-seconds", 0.02, "--save-every", 5))
+        eventually(lambda: rig.run()["newest_step"] >= 5, "step 5")
+        known = rig.run()["newest_checkpoint"]
+        rig.kill_commander()
+        shutil.copytree(rig.state, rig.root / "older-state")
+        rig.start_commander()
+        eventually(lambda: known not in rig.checkpoints(), "it was pruned")
+        first.process.send_signal(signal.SIGTERM)
+        first.wait()
+        rig.kill_commander()
+        shutil.rmtree(rig.state)
+        shutil.copytree(rig.root / "older-state", rig.state)
+        rig.start_commander()
+        newest = max(rig.checkpoints())
+        second = rig.agent(mock("--steps", 3, "--step-seconds", 0.01), worker="pod-b")
+        assert second.wait() == 0, second.says()
+        assert rig.run()["attempts"][-1]["started_from"] == newest
 
 
 def test_what_is_wrong_with_a_pod_ends_no_run(rig: Rig) -> None:

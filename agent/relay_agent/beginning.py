@@ -51,7 +51,7 @@ class Beginning:
         Cancelled where somebody has no time for it."""
         resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=self._stop.unless_asked)
         left = await asyncio.to_thread(remains, self._folder)
-        newest = self._newest.name if self._newest is not None else None
+        newest = self._newest.name if self._newest is not None and not self._is_behind(resume) else None
         lost = ""
         if newest is not None and not self._has(newest):
             damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
@@ -139,6 +139,13 @@ class Beginning:
             more = f", and {len(damaged) - 3} more" if len(damaged) > 3 else ""
             return "; ".join(damaged[:3]) + more
         return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
+
+    def _is_behind(self, resume: Resume | None) -> bool:
+        """The line on this volume goes on beyond the newest one that the commander knows of: it lost its books, or never
+        heard of the later ones, and its newest may be pruned by now."""
+        if self._newest is None or resume is None or not resume.on_line:
+            return False
+        return (resume.epoch, resume.step) > (self._newest.epoch, self._newest.step)
 
     def _has(self, name: str) -> bool:
         """Whole, for all that was found."""
