@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import LAUNCHERS, Agent, Rig, eventually, mock, rigged
+from agent_rig import LAUNCHERS, TUI, Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
 from relay_agent.rejoin import Rejoining
@@ -245,6 +247,26 @@ def test_an_order_given_while_the_commander_cannot_be_heard_arrives_after_its_re
     agent.process.send_signal(signal.SIGCONT)
     assert agent.wait() == 143, agent.says()
     assert lone.run()["status"] == "cancelled"
+
+
+def test_from_the_shell(rig: Rig) -> None:
+    def tui(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [TUI, *words, "--state", rig.state]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    agent = rig.agent(mock("--steps", 5000, "--step-seconds", 0.02, "--save-every", NEVER))
+    eventually(lambda: rig.run()["step"] >= 1, "a step")
+    asked = tui("save", rig.run_id)
+    assert (asked.returncode, asked.stdout) == (0, ""), asked.stderr
+    assert asked.stderr.startswith(f"pod-a is asked to have {rig.run_id} saved (order ")
+    eventually(lambda: rig.run()["newest_step"], "a checkpoint")
+    stale = tui("save", rig.run_id, "--expected-epoch", "0")
+    assert stale.returncode == 75
+    ordered = tui("cancel", rig.run_id, "--yes", "--expected-epoch", "1", "--json")
+    assert json.loads(ordered.stdout)["run"]["status"] in ("draining", "cancelled")
+    assert json.loads(ordered.stdout)["order_id"] > 0
+    assert agent.wait() == 143
+    assert rig.run()["status"] == "cancelled"
 
 
 # -- which reason counts -----------------------------------------------------------------------------------------

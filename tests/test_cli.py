@@ -46,6 +46,8 @@ def test_help_teaches_commands_and_exit_codes() -> None:
         "log",
         "force-acquire",
         "drain",
+        "cancel",
+        "save",
         "requeue",
         "stop",
         "token",
@@ -144,6 +146,39 @@ def test_a_run_that_failed_is_queued_again_on_a_word(tmp_path: Path) -> None:
         assert twice.returncode == 75
         kinds = [event["kind"] for event in json.loads(relay("events", *state, "--json").stdout)["events"]]
         assert "run.requeued" in kinds
+    finally:
+        commander.stop()
+
+
+def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path: Path) -> None:
+    commander = Served(tmp_path / "state")
+    try:
+        state = ("--state", commander.state)
+        grant = commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "wrong"})
+        deaf = relay("save", "wrong", *state)
+        assert (deaf.returncode, deaf.stdout) == (75, "")
+        assert "takes no orders" in deaf.stderr
+        commander.call(
+            "/api/job/report",
+            {"lease_token": grant["lease_token"], "run_id": "wrong", "step": 3, "status": "PREEMPTED"},
+        )
+        assert relay("cancel", "wrong", *state, stdin="n\n").returncode == 130
+        idle = relay("save", "wrong", *state)
+        assert (idle.returncode, idle.stderr.count("\n")) == (75, 1)
+        done = relay("cancel", "wrong", "--why", "wrong data", *state, stdin="y\n")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "wrong is queued, held by nobody" in done.stderr
+        assert "not queued again" in done.stderr
+        assert done.stderr.endswith("wrong is cancelled\n")
+        twice = relay("cancel", "wrong", *state, stdin="y\n")
+        assert twice.returncode == 75
+        assert "`relay-tui requeue` queues it again" in twice.stderr
+        again = relay("requeue", "wrong", "--yes", "--expected-epoch", "1", "--json", *state)
+        assert json.loads(again.stdout)["run"]["status"] == "queued"
+        plain = relay("cancel", "wrong", "--yes", "--expected-epoch", "1", "--json", *state)
+        assert json.loads(plain.stdout)["run"]["status"] == "cancelled"
+        assert json.loads(plain.stdout)["order_id"] is None
+        assert relay("save", "nothing", *state).returncode == 1
     finally:
         commander.stop()
 

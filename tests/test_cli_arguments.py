@@ -233,6 +233,8 @@ def test_a_name_that_no_host_can_have_is_no_commander_that_did_not_prove_itself(
         (["demo", "--json"], "--json goes with --headless"),
         (["demo", "--seconds", "9"], "--seconds goes with --headless"),
         (["drain", "run-1", "--yes"], "--yes needs --expected-epoch"),
+        (["cancel", "run-1", "--yes"], "--yes needs --expected-epoch"),
+        (["save", "run-1", "--yes"], "--yes"),
     ],
 )
 def test_what_would_be_left_unheard_is_refused(line: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,23 @@ async def test_an_override_carries_the_epoch_and_a_changed_one_comes_back_as_sai
     assert parse(commander.requests[-1][3]) == {"expected_epoch": 3, "why": "stuck", "pod_gone": True}
 
 
+@pytest.mark.parametrize("kind", ["drain", "cancel", "save"])
+async def test_an_order_carries_the_epoch_and_comes_back_with_its_number(
+    commander: ScriptedCommander, kind: str
+) -> None:
+    commander.answers["POST", f"/api/runs/r1/{kind}"] = (200, {"run": ROW, "order_id": 7})
+    async with CommanderClient(commander.endpoint) as client:
+        answer = await getattr(client, kind)("r1", expected_epoch=3, why="now")
+    assert (answer.run, answer.order_id) == (ROW, 7)
+    assert parse(commander.requests[-1][3]) == {"expected_epoch": 3, "why": "now"}
+
+
+async def test_what_is_done_at_once_has_no_order(commander: ScriptedCommander) -> None:
+    commander.answers["POST", "/api/runs/r1/cancel"] = (200, {"run": ROW, "order_id": None})
+    async with CommanderClient(commander.endpoint) as client:
+        assert (await client.cancel("r1", expected_epoch=3)).order_id is None
+
+
 async def test_a_stranger_gets_no_call(commander: ScriptedCommander) -> None:
     commander.proof_token = "someone else"
     async with CommanderClient(commander.endpoint) as client:

@@ -1,4 +1,4 @@
-"""The dashboard's acts from the shell: force-acquire, drain, requeue. Each says what it does, then asks."""
+"""The dashboard's acts from the shell. Each says what it does, then asks; a save costs nothing and asks nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TypeVar
 
 import click
 
-from relaytui.cli.options import Target, epoch_options, json_option, target_options, usage
+from relaytui.cli.options import Target, decided_options, epoch_options, json_option, target_options, usage
 from relaytui.cli.output import ago, print_json
 from relaytui.cli.session import ask
-from relaytui.client.answers import Drained, Forced, Requeued, RunDetail
+from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.shell.arguments import RUN_ID
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.text import clean
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes
         target, run_id, "drain", "Its trainer saves and stops; the run goes back to the queue.", expected_epoch, yes
     )
 
-    async def act(client: CommanderClient) -> Drained:
+    async def act(client: CommanderClient) -> Ordered:
         return await client.drain(run_id, expected_epoch=epoch, why=why)
 
     answer = _acted(target, act)
@@ -74,6 +75,56 @@ def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes
         print_json(answer)
     else:
         click.echo(f"{run_id} is draining (order {answer.order_id})", err=True)
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@epoch_options
+@target_options
+@json_option
+def cancel(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
+    """End RUN_ID for good: its trainer saves and stops, and no agent gets it again.
+
+    A run that is queued is cancelled at once. One that is held is cancelled however its attempt ends from here on,
+    unless that reaches its last step. `relay-tui requeue` takes it back.
+    """
+    consequence = "Its trainer, if it has one, saves and stops, and the run is not queued again."
+    epoch = _agreed(target, run_id, "cancel", consequence, expected_epoch, yes)
+
+    async def act(client: CommanderClient) -> Ordered:
+        return await client.cancel(run_id, expected_epoch=epoch, why=why)
+
+    answer = _acted(target, act)
+    if as_json:
+        print_json(answer)
+    elif answer.order_id is None:
+        click.echo(f"{run_id} is {answer.run.status.value}", err=True)
+    else:
+        holder = clean(answer.run.holder or "its holder", 128)
+        click.echo(f"{run_id} is cancelled once {holder} has saved and stopped (order {answer.order_id})", err=True)
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@decided_options
+@target_options
+@json_option
+def save(target: Target, run_id: str, why: str, expected_epoch: int | None, as_json: bool) -> None:
+    """Ask for a checkpoint of RUN_ID now; training goes on.
+
+    The trainer is asked in its own way, as far as it has one; how, and the checkpoint, show in `relay-tui events`.
+    """
+
+    async def act(client: CommanderClient) -> Ordered:
+        epoch = (await client.run(run_id)).run.epoch if expected_epoch is None else expected_epoch
+        return await client.save(run_id, expected_epoch=epoch, why=why)
+
+    answer = _acted(target, act)
+    if as_json:
+        print_json(answer)
+    else:
+        holder = clean(answer.run.holder or "its holder", 128)
+        click.echo(f"{holder} is asked to have {run_id} saved (order {answer.order_id})", err=True)
 
 
 @click.command()

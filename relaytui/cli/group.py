@@ -21,6 +21,8 @@ COMMANDS = {
     "log": ("relaytui.cli.show", "log", "What a run's trainer printed."),
     "force-acquire": ("relaytui.cli.act", "force_acquire", "Take a run away from its holder."),
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
+    "cancel": ("relaytui.cli.act", "cancel", "End a run for good: save, publish, never queued again."),
+    "save": ("relaytui.cli.act", "save", "Ask for a checkpoint of a run now."),
     "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
     "stop": ("relaytui.cli.stop", "stop", "Stop the commander of the state folder; runs train on."),
     "backup": ("relaytui.cli.backup", "backup", "Copy the commander's state into one file."),

@@ -79,9 +79,18 @@ def default_state() -> Path:
 
 def epoch_options(command: F) -> F:
     """What an act on a run is told: why, on which epoch it was decided, and whether to ask."""
+    asks = click.option("--yes", is_flag=True, help="Do not ask.")(command)
+    return _decided(asks, " Needed with --yes.")
+
+
+def decided_options(command: F) -> F:
+    """As `epoch_options`, for an act that asks nothing."""
+    return _decided(command, "")
+
+
+def _decided(command: F, more: str) -> F:
     for option in (
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--expected-epoch", type=COUNT, help="Refuse if the run is at another epoch. Needed with --yes."),
+        click.option("--expected-epoch", type=COUNT, help=f"Refuse if the run is at another epoch.{more}"),
         click.option("--why", type=WHY, default="", help="Goes into the history."),
     ):
         command = option(command)

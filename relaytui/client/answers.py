@@ -62,9 +62,9 @@ class Forced(Struct, frozen=True):
     epoch: int  # burned: what was granted up to it is superseded
 
 
-class Drained(Struct, frozen=True):
+class Ordered(Struct, frozen=True):
     run: RunRow
-    order_id: int
+    order_id: int | None = None  # none: it is done, and no agent had to be asked
 
 
 class Requeued(Struct, frozen=True):

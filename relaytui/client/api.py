@@ -11,12 +11,12 @@ from urllib.parse import quote
 import aiohttp
 
 from relaytui.client.answers import (
-    Drained,
     Events,
     FaultBody,
     Forced,
     Health,
     Log,
+    Ordered,
     Requeued,
     RunDetail,
     Runs,
@@ -28,6 +28,7 @@ from relaytui.client.endpoint import Endpoint
 from relaytui.client.proving import open_session, prove_commander, unreachable
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
 
 T = TypeVar("T")
@@ -105,10 +106,21 @@ class CommanderClient:
         body = {"expected_epoch": expected_epoch, "why": why, "pod_gone": pod_gone}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/force-acquire", body, Forced)
 
-    async def drain(self, run_id: str, *, expected_epoch: int, why: str = "") -> Drained:
+    async def drain(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
         """Have the holder save and release. RelayError `epoch_changed` or `not_held` where that no longer fits."""
+        return await self._order(OrderKind.DRAIN, run_id, expected_epoch, why)
+
+    async def cancel(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
+        """Have the holder save and stop for good; a queued run is cancelled at once. RelayError as `drain`."""
+        return await self._order(OrderKind.CANCEL, run_id, expected_epoch, why)
+
+    async def save(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
+        """Have the holder save now and go on. RelayError as `drain`, or `not_now` where no trainer runs."""
+        return await self._order(OrderKind.SAVE, run_id, expected_epoch, why)
+
+    async def _order(self, kind: OrderKind, run_id: str, expected_epoch: int, why: str) -> Ordered:
         body = {"expected_epoch": expected_epoch, "why": why}
-        return await self._post(f"/api/runs/{quote(run_id, safe='')}/drain", body, Drained)
+        return await self._post(f"/api/runs/{quote(run_id, safe='')}/{kind}", body, Ordered)
 
     async def requeue(self, run_id: str, *, expected_epoch: int, why: str = "") -> Requeued:
         """Queue an ended run again. RelayError `epoch_changed`, or `not_ended` where it is queued or held."""
