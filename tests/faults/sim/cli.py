@@ -23,8 +23,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a replay
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.faults", *argv])
+        environ = {"PATH": os.defpath, "PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, "-m", "tests.faults", *argv], environ)
     args = parser().parse_args(argv)
     if args.seed is not None:
         first = last = args.seed

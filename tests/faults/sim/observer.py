@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from relay_agent.checkpoints.unfinished import UNFINISHED
 from tests.faults.sim.loop import Process
 from tests.faults.sim.pod import PodHost
 from tests.faults.sim.trainer import FILES, state_at
@@ -199,6 +200,11 @@ class Observer:
         elif source.parent == ckpt and NAME.match(source.name):
             self._removed(source.name, target.parent.name)
 
+    def unlinked(self, manifest: Path) -> None:
+        """Where folders are not renamed in one step, a checkpoint ends with its manifest."""
+        if manifest.parent.parent == self.world.volume / "runs" / self.world.plan.run_id / "ckpt":
+            self._removed(manifest.parent.name, "nowhere")
+
     def _claimed(self, epoch: int, path: Path) -> None:
         self.check("epochs grow", epoch > max(self.claims, default=0), f"epoch {epoch} is claimed after {self.claims}")
         base = orjson.loads(path.read_bytes())["base"]
@@ -246,7 +252,7 @@ class Observer:
         found = {
             str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
             for file in path.rglob("*")
-            if file.is_file() and file.name not in ("manifest.json", "COMPLETE", ".unfinished")
+            if file.is_file() and file.name not in ("manifest.json", "COMPLETE", UNFINISHED)
         }
         self.check("whole", found == expected, f"{path.name} is not what trainer {commit.uid} saved: {sorted(found)}")
         state = state_at(self.world.plan.run_id, commit.step).encode()

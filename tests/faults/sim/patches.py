@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import relay_agent.attempt
+import relay_agent.checkpoints.tree
 import relay_agent.pod
 import relay_agent.runner
 import relay_agent.supervise
@@ -69,6 +70,7 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.supervise, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
         (relay_agent.supervise, "thaw", lambda pid: None),
         (relay_agent.supervise, "_kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
+        (relay_agent.checkpoints.tree, "ThreadPoolExecutor", _Inline),
         (relay_agent.volume, "renames_in_one_step", lambda place, disk=None: world.plan.atomic),
     ]
     calls = ("create", "write", "fsync", "rename", "link", "symlink", "mkdir", "unlink", "rmdir")
@@ -108,6 +110,8 @@ def _watched(world: World, name: str, original: Any) -> Any:
             sync_noted(process.host, args[0])
         elif name in ("rename", "link"):
             _tell(world, process, name, args, given)
+        elif name == "unlink" and str(args[0]).endswith("manifest.json"):
+            world.observer.unlinked(_place(args[0], given.get("dir_fd")))
         if after:
             world.loop.on_crash(process)
             raise Dead
@@ -134,6 +138,21 @@ def _tell(world: World, process: Process, name: str, args: Any, given: Any) -> N
     source, target = (_place(each, given.get("dir_fd")) for each in args)
     if target.is_relative_to(world.volume):
         world.observer.moved(process, source, target, linked=name == "link")
+
+
+class _Inline:
+    """Stands for a pool of threads."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Inline:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    map = staticmethod(map)
 
 
 class _Said:

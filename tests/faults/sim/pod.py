@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -10,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay_agent.config import Settings
+from msgspec.structs import replace
+
+from relay_agent.config import Settings, load
 from relay_agent.runner import Runner
 from relaytui.wire.errors import RelayError
 from tests.faults.sim.loop import Dead, Host, HostClock, Process
@@ -55,12 +58,10 @@ class PodHost(Host):
 
     def settings(self) -> Settings:
         plan = self.world.plan
-        return Settings(
-            commander_url="http://commander:8080", shared_secret="s", run_id=plan.run_id, worker_id=self.name,
-            mode="sft", l1_root=self.world.volume, agent_state=self.folder, hf_repo="", hf_dry_run=True, hf_token="",
-            slime_sft_cmd="train", slime_rl_cmd="", settle_seconds=plan.settle, stop_grace=plan.grace,
-            target_steps=plan.total, orphan_timeout=plan.orphan, on_lease_loss=plan.on_lease_loss,
-            on_missing_checkpoint="ask", source="",
+        return replace(
+            base_settings(), run_id=plan.run_id, worker_id=self.name, l1_root=self.world.volume,
+            agent_state=self.folder, settle_seconds=plan.settle, stop_grace=plan.grace, target_steps=plan.total,
+            orphan_timeout=plan.orphan, on_lease_loss=plan.on_lease_loss,
         )  # fmt: skip
 
     async def _agent(self, process: Process) -> None:
@@ -76,7 +77,6 @@ class PodHost(Host):
             self.world.loop.troubles.append(f"{process} failed: {traceback.format_exc()}")
         self.world.log(process, f"exit code {code}")
         process.kill()
-        self.world.agent_ended(self)
 
     def sigterm(self) -> None:
         if self.agent is not None and self.agent.alive:
@@ -129,6 +129,12 @@ class PodHost(Host):
     def start_of(self, pid: int) -> int:
         process = self.processes.get(pid)
         return int(process.started * 100) + 1 if process is not None and process.alive else 0
+
+
+@functools.cache
+def base_settings() -> Settings:
+    variables = {"COMMANDER_URL": "http://commander:8080", "RELAY_SHARED_SECRET": "s", "SLIME_SFT_CMD": "train"}
+    return load(variables)
 
 
 def sync_noted(host: Host, fd: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay_agent import guardian
 from relay_agent.supervise import Supervised
-from tests.faults.sim.loop import PROCESS, EPOCH_OF_WALL, Process
+from tests.faults.sim.loop import EPOCH_OF_WALL, PROCESS, Process
 
 if TYPE_CHECKING:
     from tests.faults.sim.pod import PodHost
@@ -241,16 +242,18 @@ class SimTrainer:
             self.world.observer.made_step(self)
             self.guard.print(b"step %d/%d loss %.4f\n" % (self.step, plan.total, 10 / self.step))
             if self.step % plan.save_every == 0 or self.step == plan.total:
-                await self._save()
-                saved = self.step
-        if self.step >= plan.total:
+                saved = self.step if await self._save() else saved
+        while self.step >= plan.total and saved < self.step and not self._asked.done():  # it was out of space
+            await asyncio.wait({self._asked}, timeout=1.0)
+            saved = self.step if await self._save() else saved
+        if saved >= plan.total:
             self.guard.exited(0)
             return
         if plan.saves_at_stop and self.step > saved:
             await self._save()
         self.guard.exited(143)
 
-    async def _save(self) -> None:
+    async def _save(self) -> bool:
         rng, folder = self.world.loop.rng, self.staging / f"step_{self.step}"
         content = {name: f"{state_at(self.run_id, self.step)} {name}\n".encode() * rng.randint(1, 20) for name in FILES}
         content["trainer.txt"] = f"{self.uid}\n".encode()
@@ -268,6 +271,9 @@ class SimTrainer:
                 self._write(folder / "COMPLETE", b"")
         except OSError as error:
             self.world.log(self.process, f"could not save: {error}")
+            shutil.rmtree(folder, ignore_errors=True)
+            return False
+        return True
 
     def _write(self, path: Path, data: bytes) -> None:
         if self.world.faults.volume_full and data:

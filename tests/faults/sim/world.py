@@ -6,10 +6,13 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from relaytui.commander.services.core import Core
+from relaytui.wire.errors import RelayError
 from relaytui.wire.status import RunStatus
 from tests.faults.sim.commander import SimCommander
 from tests.faults.sim.faults import Faults
@@ -19,8 +22,8 @@ from tests.faults.sim.observer import Observer, Violation
 from tests.faults.sim.patches import contact_of, patched
 from tests.faults.sim.pod import PodHost
 
-SHM = Path("/dev/shm")  # noqa: S108
-MAX_STEPS = 400_000
+SHM = Path("/dev/shm")
+MAX_STEPS = 60_000
 """Callbacks in one world: one that spins does not end otherwise."""
 
 
@@ -165,39 +168,44 @@ class World:
                 return
             if self.loop.now > self.plan.faulty_for and self._is_over():
                 self.finished = True
+            self._mind()
 
-    def _is_over(self) -> bool:
+    def _status(self) -> RunStatus | None:
         core = self.commander.core
         view = core.board.runs.get(self.plan.run_id) if core is not None else None
-        if view is None or view.run.status is not RunStatus.COMPLETED:
-            return False
-        return not any(pod.agent is not None and pod.agent.alive and pod.up for pod in self.pods)
+        return view.run.status if view is not None else None
+
+    def _is_over(self) -> bool:
+        busy = any(pod.agent is not None and pod.agent.alive and pod.up for pod in self.pods)
+        return self._status() is RunStatus.COMPLETED and not busy
+
+    def _mind(self) -> None:
+        """What a fleet does by itself: a pod starts its agent anew, and somebody queues again what failed."""
+        status, core = self._status(), self.commander.core
+        if status is RunStatus.COMPLETED:
+            return
+        for pod in self.pods:
+            if self.loop.rng.random() < 0.4:
+                pod.start_agent()
+        if status is RunStatus.FAILED and core is not None and self.commander.process is not None:
+            epoch = core.board.runs[self.plan.run_id].run.epoch
+            self.commander.process.spawn(self._requeue(core, epoch), "requeue")
+
+    async def _requeue(self, core: Core, epoch: int) -> None:
+        with suppress(RelayError):
+            await core.orders.requeue(self.plan.run_id, epoch, "op", "again")
 
     # -- pods and crashes ----------------------------------------------------------------------------------------
 
     def new_pod(self) -> PodHost:
         pod = PodHost(self, f"pod{len(self.pods)}", self._rate())
         self.pods.append(pod)
-        self.loop.at(self.loop.now + self.loop.rng.uniform(0, 2), pod.start_agent)
         return pod
-
-    def agent_ended(self, pod: PodHost) -> None:
-        """A pod starts its agent anew, whatever became of it, until the run is over."""
-        self.loop.at(self.loop.now + self.loop.rng.uniform(0.5, 4.0), self._again, pod)
-
-    def _again(self, pod: PodHost) -> None:
-        core = self.commander.core
-        view = core.board.runs.get(self.plan.run_id) if core is not None else None
-        if view is None or view.run.status is not RunStatus.COMPLETED:
-            pod.start_agent()
 
     def crash(self, process: Process) -> None:
         self.log(process, "crashes")
         if process is self.commander.process:
             self.faults.crash_commander()
-        elif isinstance(process.host, PodHost) and process is process.host.agent:
-            process.kill()
-            self.agent_ended(process.host)
         else:
             process.kill()
 
