@@ -8,9 +8,9 @@ answer stay open for ever: they may have happened at any time after they were ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 State = TypeVar("State", bound=Hashable)
 
@@ -39,9 +39,16 @@ class Call:
         )
 
 
-Step = Callable[[State, Call], Iterable[State]]
-"""The states that a call can lead to from this one, given its answer; none where that answer cannot be. For an open
-call only those that differ from the state before it: that it never happened is tried anyway."""
+class Model(Protocol[State]):
+    def step(self, state: State, call: Call) -> Iterable[State]:
+        """The states that a call can lead to from this one, given its answer; none where that answer cannot be. For an
+        open call only those that differ from the state before it: that it never happened is tried anyway."""
+
+    def era(self, state: State) -> int:
+        """What never gets smaller, whatever happens."""
+
+    def last_era(self, call: Call) -> float:
+        """The latest one in which this answer can be given: beyond it there is no use in looking."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,10 @@ class _Search(Generic[State]):
     Open calls have no second node and are kept apart: tried last, only those made before the next answer, the youngest
     first, and of those that say the same only the oldest: whatever a later one can explain, it can."""
 
-    def __init__(self, calls: Sequence[Call], step: Step[State]) -> None:
-        self._step = step
+    def __init__(self, calls: Sequence[Call], model: Model[State]) -> None:
+        self._model = model
         self._answered = [call for call in calls if not call.open]
+        self._last_era = [model.last_era(call) for call in self._answered]
         self._open = sorted((call for call in calls if call.open), key=lambda call: call.called)
         self._used = [False] * len(self._open)
         alike: dict[tuple[object, ...], list[int]] = {}
@@ -128,21 +136,27 @@ class _Search(Generic[State]):
     def _candidates(self, state: State) -> Iterator[tuple[int, State]]:
         node = self._next[0]
         changing = list[tuple[int, State]]()
+        step, era = self._model.step, self._model.era
+        last = math.inf
         while (number := self._call_of[node]) >= 0:
-            for after in self._step(state, self._answered[number]):
+            last = min(last, self._last_era[number])
+            for after in step(state, self._answered[number]):
                 if after == state:
                     # What can be now and changes nothing can as well be now as later: no need to try that.
                     yield number, after
                     return
                 changing.append((number, after))
             node = self._next[node]
-        yield from changing
+        for number, after in changing:
+            if era(after) <= last:
+                yield number, after
         limit = self._place[node]
         for group in self._alike:
             number = next((number for number in group if not self._used[number]), None)
             if number is not None and self._open[number].called < limit:
-                for after in self._step(state, self._open[number]):
-                    yield -1 - number, after
+                for after in step(state, self._open[number]):
+                    if era(after) <= last:
+                        yield -1 - number, after
 
     def _window(self) -> list[Call]:
         found = []
@@ -169,6 +183,6 @@ class _Search(Generic[State]):
             self._previous[self._next[node]] = node
 
 
-def check(calls: Sequence[Call], initial: State, step: Step[State], limit: int = 2_000_000) -> Verdict[State]:
+def check(calls: Sequence[Call], initial: State, model: Model[State], limit: int = 2_000_000) -> Verdict[State]:
     """`limit`: states looked at, at most; a search that comes no further has not shown that the history is right."""
-    return _Search(calls, step).run(initial, limit)
+    return _Search(calls, model).run(initial, limit)

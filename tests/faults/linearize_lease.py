@@ -8,6 +8,7 @@ decided later). Nothing else takes a run from its holder but its own word and an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,7 +19,9 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
 class Lease(NamedTuple):
-    """`since`: the earliest moment from which the current lease can be counted. `token`: "" where no answer told it."""
+    """`since`: the earliest moment from which the current lease can be counted. `token`: "" where no answer told it.
+    `called_off`: its holder was told to cancel, so that whatever ends this lease ends the run. `floor`: of epochs, since
+    a restore."""
 
     epoch: int = 0  # the highest granted or burned
     ended: bool = False
@@ -28,13 +31,24 @@ class Lease(NamedTuple):
     held_epoch: int = 0
     token: str = ""
     since: float = 0.0
+    called_off: bool = False
+    floor: int = 0
 
     @property
     def newest(self) -> bool:
         return self.held_epoch == self.epoch
 
+    @property
+    def next_epoch(self) -> int:
+        return max(self.epoch, self.floor) + 1
+
     def free(self) -> Lease:
-        return self._replace(state=FREE, holder="", request="", token="", since=0.0)
+        return self._replace(state=FREE, holder="", request="", token="", since=0.0, called_off=False)
+
+    def expired(self) -> Lease:
+        if self.state == HELD and not self.called_off:
+            return self._replace(state=EXPIRED)
+        return self.free()._replace(ended=self.ended or self.called_off)
 
     def extended(self, call: Call) -> Lease:
         return self._replace(state=HELD, since=max(self.since, call.at))
@@ -70,13 +84,28 @@ class LeaseModel:
         if after is not None and not (call.answer is None and (after == lease or not self._can_be(lease, after))):
             yield after
         if lease.state in (HELD, REVOKED) and call.until >= lease.since + self._length:
-            out = lease._replace(state=EXPIRED) if lease.state == HELD else lease.free()
+            out = lease.expired()
             late = _RULES[call.what](out, call, call.answer)
             # That it expired while this call did not show it can be said as well by the next one that does.
             if late is None or late == after or (late == out and after == lease):
                 return
             if call.answer is not None or self._can_be(lease, late):
                 yield late
+
+    def era(self, lease: Lease) -> int:
+        return lease.epoch
+
+    def last_era(self, call: Call) -> float:
+        if call.answer is None or call.answer[0] == "refused":
+            return math.inf
+        match call.what:
+            case "acquire" | "force":
+                return float(call.answer[1])
+            case "register":
+                return float(call.said[1])
+            case "end":
+                return math.inf  # of any epoch that was
+        return float(call.said[0])
 
     def _can_be(self, before: Lease, after: Lease) -> bool:
         if after.epoch == before.epoch:
@@ -106,10 +135,15 @@ def _acquire(lease: Lease, call: Call, answer: Answer) -> After:
         return lease.extended(call)._replace(token=str(answer[2]))
     if lease.state == HELD and not mine:
         return lease if _refused(answer, "held") else None
-    if answer is not None and (answer[0] != "granted" or answer[1] != lease.epoch + 1):
+    if lease.state == HELD and lease.called_off:
+        return lease.expired() if _refused(answer, "ended") else None
+    if lease.floor and answer == ("refused", "recovering"):
+        return lease
+    epoch = lease.next_epoch
+    if answer is not None and (answer[0] != "granted" or answer[1] != epoch):
         return None
     token = "" if answer is None else str(answer[2])
-    return Lease(lease.epoch + 1, False, HELD, holder, request, lease.epoch + 1, token, call.at)
+    return Lease(epoch, False, HELD, holder, request, epoch, token, call.at, floor=lease.floor)
 
 
 def _renew(lease: Lease, call: Call, answer: Answer) -> After:
@@ -139,7 +173,7 @@ def _register(lease: Lease, call: Call, answer: Answer) -> After:
         return lease if _refused(answer) else None
     if answer is not None and answer[0] != "ok":
         return None
-    return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at)
+    return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor)
 
 
 def _end(lease: Lease, call: Call, answer: Answer) -> After:
@@ -154,7 +188,7 @@ def _end(lease: Lease, call: Call, answer: Answer) -> After:
     if lease.state == REVOKED:
         return lease.free()
     if lease.state in (HELD, EXPIRED) and lease.newest:
-        return lease.free()._replace(ended=outcome in FINAL)
+        return lease.free()._replace(ended=outcome in FINAL or lease.called_off)
     return lease
 
 
@@ -165,10 +199,11 @@ def _force(lease: Lease, call: Call, answer: Answer) -> After:
         return lease if _refused(answer, refusal) else None
     if lease.ended:
         return lease if _refused(answer, "ended") else None
-    if answer is not None and answer != ("ok", lease.epoch + 1):
+    if answer is not None and answer != ("ok", lease.next_epoch):
         return None
     waits = lease.state in (HELD, REVOKED) and not pod_gone
-    return (lease._replace(state=REVOKED) if waits else lease.free())._replace(epoch=lease.epoch + 1)
+    after = lease._replace(state=REVOKED, called_off=False) if waits else lease.free()
+    return after._replace(epoch=lease.next_epoch, ended=lease.called_off)
 
 
 def _drain(lease: Lease, call: Call, answer: Answer) -> After:
@@ -177,7 +212,22 @@ def _drain(lease: Lease, call: Call, answer: Answer) -> After:
         return lease if _refused(answer, refusal) else None
     if lease.state != HELD:
         return lease if _refused(answer, "not_held") else None
+    if lease.called_off and answer == ("refused", "not_now"):
+        return lease
     return lease if answer is None or answer[0] == "ok" else None
+
+
+def _cancel(lease: Lease, call: Call, answer: Answer) -> After:
+    """said: expected epoch. answer: ok | refused code."""
+    if (refusal := _as_seen(lease, call.said[0])) is not None:
+        return lease if _refused(answer, refusal) else None
+    if lease.ended:
+        return lease if _refused(answer, "not_held") else None
+    if answer is not None and answer[0] != "ok":
+        return None
+    if lease.state == HELD:
+        return lease._replace(called_off=True)
+    return (lease if lease.state == REVOKED else lease.free())._replace(ended=True)
 
 
 def _requeue(lease: Lease, call: Call, answer: Answer) -> After:
@@ -186,6 +236,8 @@ def _requeue(lease: Lease, call: Call, answer: Answer) -> After:
         return lease if _refused(answer, refusal) else None
     if not lease.ended:
         return lease if _refused(answer, "not_ended") else None
+    if lease.state == REVOKED:
+        return lease if _refused(answer, "held") else None
     return lease._replace(ended=False) if answer is None or answer[0] == "ok" else None
 
 
@@ -202,5 +254,6 @@ _RULES: dict[str, Callable[[Lease, Call, Answer], After]] = {
     "end": _end,
     "force": _force,
     "drain": _drain,
+    "cancel": _cancel,
     "requeue": _requeue,
 }

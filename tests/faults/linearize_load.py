@@ -392,7 +392,8 @@ class Operator:
             pod_gone = dice.random() < 0.4
             await self._post(session, run_id, "force-acquire", "force", expected, pod_gone)
         elif dice.random() < 0.3:
-            await self._post(session, run_id, "drain", "drain", expected)
+            order = "drain" if dice.random() < 0.7 else "cancel"
+            await self._post(session, run_id, order, order, expected)
 
     async def _post(self, session: aiohttp.ClientSession, run_id: str, path: str, what: str, *said: Any) -> None:
         commander = await self._world.commander()

@@ -30,7 +30,7 @@ LOOKED = 100_000
 async def test_a_hundred_thousand_calls_can_each_have_happened_at_one_moment(tmp_path: Path) -> None:
     history, world = await load(tmp_path, calls=100_000, runs=40, each=3, length=L, kills=3, seed=1)
     for run_id, calls in history.calls.items():
-        verdict = check(calls, Lease(), LeaseModel(L, calls).step, LOOKED)
+        verdict = check(calls, Lease(), LeaseModel(L, calls), LOOKED)
         assert verdict.linearizable, f"{run_id}: {verdict}"
     said = history.said
     unanswered = sum(call.open for calls in history.calls.values() for call in calls)
@@ -43,7 +43,7 @@ async def test_a_hundred_thousand_calls_can_each_have_happened_at_one_moment(tmp
     for kind, least in {
         "acquire granted": 400, "acquire refused held": 2_000, "acquire refused revoked": 20, "renew ok": 20_000,
         "renew refused superseded": 1_000, "end ok": 200, "register ok": 2, "force ok": 20, "drain ok": 20,
-        "requeue ok": 20,
+        "cancel ok": 20, "requeue ok": 20,
     }.items():  # fmt: skip
         assert said[kind] >= least, f"only {said[kind]} times {kind}"
 
@@ -70,7 +70,7 @@ def history(*lines: tuple[Any, ...]) -> list[Call]:
 
 
 def judge(calls: Sequence[Call]) -> bool:
-    return check(calls, Lease(), LeaseModel(L, calls).step).linearizable
+    return check(calls, Lease(), LeaseModel(L, calls)).linearizable
 
 
 GRANTED_1 = ("acquire", ("one", "q0"), ("granted", 1, A))
@@ -171,6 +171,10 @@ WRONG = {
     ],
     "an order on what changed since": [GRANTED_1, ("force", (0, True), ("ok", 2))],
     "registered over a holder": [GRANTED_1, ("register", ("two", 7, B), ("ok",))],
+    "a cancelled run is granted": [
+        GRANTED_1, ("cancel", (1,), ("ok",)), ("end", (1, A, "preempted"), ("ok",)),
+        ("acquire", ("two", "q0"), ("granted", 2, B)),
+    ],
     "a completed run that an unanswered call cannot explain": [
         GRANTED_1,
         ("end", (1, A, "drained"), None),
@@ -283,5 +287,5 @@ def acks_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_wrong_commander_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: Any) -> None:
     break_it(monkeypatch)
     history, _ = await load(tmp_path, calls=4_000, runs=4, each=3, length=L, kills=0, seed=2)
-    verdicts = [check(calls, Lease(), LeaseModel(L, calls).step, 20_000) for calls in history.calls.values()]
+    verdicts = [check(calls, Lease(), LeaseModel(L, calls), 20_000) for calls in history.calls.values()]
     assert not all(verdict.linearizable for verdict in verdicts)
