@@ -48,7 +48,7 @@ def test_only_what_the_table_allows_happens(status: RunStatus, cause: Cause) -> 
     assert after.status not in (RunStatus.LOST, RunStatus.PREEMPTED), "these are passed through, never stayed in"
     assert (after.draining_since is not None) == (after.status is RunStatus.DRAINING)
     assert (status in ENDED) == (cause is Cause.REQUEUED), "an ended run stays as it is until somebody says otherwise"
-    of_waiting = (Cause.GRANTED, Cause.REVIVED, Cause.FORCED, Cause.CALLED_OFF)
+    of_waiting = (Cause.GRANTED, Cause.REVIVED, Cause.FORCED, Cause.CALLED_OFF, Cause.HELD)
     assert status in ACTIVE or cause in (*of_waiting, Cause.REQUEUED)
 
 
@@ -96,7 +96,7 @@ class World:
 
     def open(self) -> None:
         writer: Any = None  # units are run here, one by one
-        self.leases = Leases(writer, self.board, self.clock, b"k" * 32, LENGTH)
+        self.leases = Leases(writer, self.board, self.clock, b"k" * 32, LENGTH, max_no_progress=0)
         self.orders = Orders(writer, self.clock)
         self.reports = StateReports(writer, self.leases, self.clock)
 

@@ -38,6 +38,7 @@ class CommanderSettings:
     hf_repo: str = ""
     hf_push_on_improve: bool = False
     max_runs: int = 10_000
+    max_no_progress: int = 5
     new_key: bool = False
     allow_network_state: bool = False
 
@@ -79,6 +80,7 @@ class CommanderSettings:
             hf_repo=env.text("RELAY_HF_REPO", ""),
             hf_push_on_improve=env.flag("RELAY_HF_PUSH_ON_IMPROVE", False),
             max_runs=env.integer("RELAY_MAX_RUNS", 10_000, 1, 10**6),
+            max_no_progress=env.integer("RELAY_MAX_NO_PROGRESS", 5, 0, 1000),
             new_key=new_key,
             allow_network_state=env.flag("RELAY_ALLOW_NETWORK_STATE", False),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from relaytui.wire.status import OrderKind, Outcome
@@ -26,6 +28,14 @@ class Attempt(Struct, frozen=True):
     outcome: Outcome | None = None
     exit_code: int | None = None
     message: str = ""
+
+
+def is_stuck(tries: Sequence[Attempt]) -> bool:
+    """Whether these attempts in a row, all lost or preempted, brought no new checkpoint and no further step."""
+    if not tries or any(attempt.outcome not in (Outcome.LOST, Outcome.PREEMPTED) for attempt in tries):
+        return False
+    started = [attempt for attempt in tries if attempt.last_step or attempt.started_from]
+    return not started or max(each.last_step for each in started) <= min(each.started_step for each in started)
 
 
 class Worker(Struct, frozen=True):

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     DRAIN_REFUSED = "drain refused"
     CANCEL_ASKED = "cancel asked"
     CANCEL_REFUSED = "cancel refused"
+    HELD = "held"  # lost or preempted again and again without getting further
     CALLED_OFF = "called off"  # cancelled while nobody trained it
     COMPLETED = "completed"
     FAILED = "failed"
@@ -69,6 +70,7 @@ RULES: dict[Cause, Rule] = {
     Cause.DRAIN_REFUSED: Rule(frozenset({RunStatus.DRAINING}), RunStatus.RUNNING),
     Cause.CANCEL_ASKED: Rule(ACTIVE, RunStatus.DRAINING),
     Cause.CANCEL_REFUSED: Rule(frozenset({RunStatus.DRAINING}), RunStatus.RUNNING),
+    Cause.HELD: Rule(_QUEUED, RunStatus.FAILED),
     Cause.CALLED_OFF: Rule(_QUEUED, RunStatus.CANCELLED),
     Cause.COMPLETED: Rule(ACTIVE, RunStatus.COMPLETED),
     Cause.FAILED: Rule(ACTIVE, RunStatus.FAILED),

@@ -58,7 +58,9 @@ class Core:
         self.reader = reader
         self.board = Board(clock)
         self.hub = Hub(self.board, clock)
-        self.leases = Leases(relay, self.board, clock, state_key, settings.lease_seconds, settings.max_runs)
+        self.leases = Leases(
+            relay, self.board, clock, state_key, settings.lease_seconds, settings.max_runs, settings.max_no_progress
+        )
         self.orders = Orders(relay, clock)
         self.reports = StateReports(relay, self.leases, clock)
         self.telemetry = Telemetry(relay, telemetry, self.board, self.hub, clock)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from relaytui.commander.model.lease import Lease, LeaseState
@@ -81,6 +83,19 @@ def call_off(tx: Tx, run: Run, by: str, at: float, why: str = "") -> Run:
         runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
     run = runs.save(tx, change(run, Cause.CALLED_OFF, at, f"cancelled by {by}"))
     history.add_event(tx, at, "run.cancelled", by, why or run.message, run.run_id, run.epoch)
+    return run
+
+
+def hold(tx: Tx, run: Run, tries: Sequence[Attempt], at: float) -> Run:
+    """A run that gets no further costs nobody another try until an operator queues it again."""
+    lease = runs.get_lease(tx, run.run_id)
+    if lease is not None and lease.state is LeaseState.EXPIRED:
+        runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+    hours = sum((each.ended_at or at) - each.granted_at for each in tries) / 3600
+    message = f"held: {len(tries)} attempts in a row without a new checkpoint or a further step, {hours:.1f} h in all"
+    run = runs.save(tx, change(run, Cause.HELD, at, message))
+    data = {"attempts": str(len(tries)), "hours": f"{hours:.2f}", "last": tries[0].message[:200]}
+    history.add_event(tx, at, "run.held", COMMANDER, message, run.run_id, run.epoch, data)
     return run
 
 

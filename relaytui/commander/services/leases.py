@@ -26,7 +26,7 @@ from relaytui.commander.model.lease import (
     grant,
     outcome_when_silent,
 )
-from relaytui.commander.model.records import Attempt
+from relaytui.commander.model.records import Attempt, is_stuck
 from relaytui.commander.model.run import Cause, Run, change
 from relaytui.commander.services import endings
 from relaytui.commander.services.board import Board
@@ -71,10 +71,18 @@ class Extended:
 
 class Leases:
     def __init__(
-        self, writer: Writer, board: Board, clock: Clock, state_key: bytes, length: float, max_runs: int = 10_000
+        self,
+        writer: Writer,
+        board: Board,
+        clock: Clock,
+        state_key: bytes,
+        length: float,
+        max_runs: int = 10_000,
+        max_no_progress: int = 5,
     ) -> None:
         self._writer = writer
         self._max_runs = max_runs
+        self._max_no_progress = max_no_progress
         self._board = board
         self._clock = clock
         self._key = hmac.new(state_key, b"relay lease tokens 1", hashlib.sha256).digest()
@@ -132,6 +140,10 @@ class Leases:
             called_off = attempts.in_force(tx, run.run_id, lease.epoch, OrderKind.CANCEL)
             if called_off is not None:  # of books that were restored: its last holder was to be the last
                 return ended(endings.call_off(tx, run, called_off.by, at))
+        if self._max_no_progress and run.attempts >= self._max_no_progress and run.status is RunStatus.QUEUED:
+            tries = attempts.latest(tx, run.run_id, self._max_no_progress)
+            if len(tries) == self._max_no_progress and is_stuck(tries):
+                return ended(endings.hold(tx, run, tries, at))
         if decision.supersedes is not None:
             run = self._supersede(tx, run, lease, at)
             if run.status.ended:

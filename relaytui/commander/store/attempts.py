@@ -18,6 +18,7 @@ BY_RUN = select("attempts", _ATTEMPT, "WHERE run_id = ? ORDER BY epoch DESC LIMI
 _NEWEST = select(
     "attempts", _ATTEMPT, "WHERE (run_id, epoch) IN (SELECT run_id, max(epoch) FROM attempts GROUP BY run_id)"
 )
+_LATEST = select("attempts", _ATTEMPT, "WHERE run_id = ? AND epoch > ? ORDER BY epoch DESC LIMIT ?")
 _SAVE = upsert("attempts", _ATTEMPT, ["run_id", "epoch"])
 
 _ORDER = columns(PendingOrder, {"by": "actor"})
@@ -39,6 +40,14 @@ def get(tx: Tx, run_id: str, epoch: int) -> Attempt | None:
 def by_token(tx: Tx, token_hash: bytes) -> Attempt | None:
     row = tx.execute(_BY_TOKEN, (token_hash,)).fetchone()
     return None if row is None else record(Attempt, row)
+
+
+def latest(tx: Tx, run_id: str, count: int) -> list[Attempt]:
+    """The newest `count` of a run since it was last queued again by hand, newest first."""
+    since = tx.execute(
+        "SELECT coalesce(max(epoch), 0) FROM events WHERE run_id = ? AND kind = 'run.requeued'", (run_id,)
+    ).fetchone()[0]
+    return [record(Attempt, row) for row in tx.execute(_LATEST, (run_id, since, count))]
 
 
 def newest(tx: Tx) -> list[Attempt]:
