@@ -32,7 +32,7 @@ def test_no_key_means_two_things_in_one_place(place: Place) -> None:
 
 def test_an_act_that_cannot_be_undone_has_no_unasked_twin() -> None:
     asked = {action.handler for action in ACTIONS if action.danger is not Danger.NONE}
-    assert asked == {"drain", "force_acquire", "requeue"}
+    assert asked == {"drain", "cancel_run", "force_acquire", "requeue"}
     for handler in asked:
         assert sum(action.handler == handler for action in ACTIONS) == 1
 

@@ -11,7 +11,7 @@ from scripted_commander import NOW, ScriptedCommander, snapshot
 from textual.widgets import Button
 
 from relaytui.client.answers import RunDetail
-from relaytui.dashboard.screens.dialogs import DrainDialog, ForceDialog, QuitDialog
+from relaytui.dashboard.screens.dialogs import CancelDialog, Dialog, DrainDialog, ForceDialog, QuitDialog
 from relaytui.dashboard.session import Opened
 from relaytui.dashboard.widgets.status import KeyBar
 from relaytui.dashboard.widgets.table import Table
@@ -26,6 +26,8 @@ FORCE = ("POST", f"/api/runs/{NAME}/force-acquire")
 DRAIN = ("POST", f"/api/runs/{NAME}/drain")
 ENDED = "sft-baseline"
 REQUEUE = ("POST", f"/api/runs/{ENDED}/requeue")
+CANCEL = ("POST", f"/api/runs/{NAME}/cancel")
+SAVE = ("POST", f"/api/runs/{NAME}/save")
 
 
 @pytest.fixture
@@ -34,6 +36,8 @@ async def commander() -> AsyncIterator[ScriptedCommander]:
     scripted(made)
     made.answers[FORCE] = (200, {"run": RUNS[0], "epoch": 4})
     made.answers[DRAIN] = (200, {"run": RUNS[0], "order_id": 7})
+    made.answers[CANCEL] = (200, {"run": RUNS[0], "order_id": 8})
+    made.answers[SAVE] = (200, {"run": RUNS[0], "order_id": 9})
     made.answers[REQUEUE] = (200, {"run": run(ENDED, RunStatus.QUEUED, epoch=2)})
     yield made
     await made.stop()
@@ -165,6 +169,96 @@ async def test_what_cannot_be_done_is_said_and_not_asked(commander: ScriptedComm
         assert posted(commander) == []
 
 
+# -- cancel and save -----------------------------------------------------------------------------------------------
+
+
+async def test_cancel_names_target_holder_age_and_consequence_and_begins_on_cancel(
+    commander: ScriptedCommander,
+) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "c")
+        text = await rig.shows(
+            "Cancel", NAME, "pod-a", "last report", "left", "SIGTERM", "publishes", "no agent gets it again", "requeue"
+        )
+        assert "epoch 3" in text
+        assert rig.app.focused is not None
+        assert rig.app.focused.id == "cancel"
+        await rig.press("enter")
+        await rig.becomes(lambda: not isinstance(rig.app.screen, CancelDialog))
+        assert posted(commander) == []
+        await ask(rig, "c")
+        await rig.shows("Cancel the run")
+        rig.app.screen.query_one("#why").focus()
+        await rig.press(*"bad", "enter", "enter")
+        await rig.shows("cancel ordered")
+        assert posted(commander) == [(CANCEL[1], {"expected_epoch": 3, "why": "bad"})]
+
+
+async def test_a_queued_run_is_cancelled_at_once_and_the_dialog_says_so(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot([run(NAME, RunStatus.QUEUED, holder=None)])]
+    commander.answers[CANCEL] = (200, {"run": run(NAME, RunStatus.CANCELLED), "order_id": None})
+    async with dashboard(commander) as rig:
+        await ask(rig, "c")
+        await rig.shows("Nobody trains it", "cancelled at once")
+        await rig.press("tab", "enter")
+        await rig.shows(f"{NAME}: cancelled")
+
+
+async def test_what_is_over_is_neither_cancelled_nor_saved(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "c", ENDED)
+        await rig.shows("there is nothing to cancel")
+        await ask(rig, "s", ENDED)
+        await rig.shows("only one that runs")
+        assert not isinstance(rig.app.screen, Dialog)
+        assert posted(commander) == []
+
+
+async def test_save_asks_nothing_and_says_that_it_was_asked(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "s")
+        await rig.shows("is asked for a checkpoint")
+        assert not isinstance(rig.app.screen, Dialog)
+        assert posted(commander) == [(SAVE[1], {"expected_epoch": 3, "why": ""})]
+
+
+async def test_a_save_that_is_refused_says_why(commander: ScriptedCommander) -> None:
+    words = "pod-a speaks the original protocol and takes no orders"
+    commander.answers[SAVE] = (409, {"error": {"code": "cannot_save", "message": words, "hint": ""}})
+    async with dashboard(commander) as rig:
+        await ask(rig, "s")
+        await rig.shows("is not asked to save", "takes no")
+
+
+async def test_the_key_bar_at_80_columns_has_what_can_be_done(commander: ScriptedCommander) -> None:
+    """What cannot be done with the run gives way to what can, and under a dialog nothing moves."""
+    async with dashboard(commander) as rig:
+        await ask(rig, "down")
+
+        def bar() -> str:
+            rig.app.paint_now()
+            return rig.text.splitlines()[-1].rstrip()
+
+        def select(run_id: str) -> None:
+            rig.app.screen.query_one("#runs", Table).select(run_id)
+
+        select(NAME)
+        await rig.becomes(lambda: "f force" in bar())
+        assert bar() == " ⏎ open  / filter  d drain  s save  f force  c cancel  ? help  o order  q quit"
+        await rig.press("d")
+        await rig.shows("SIGTERM")
+        assert "requeue" not in bar()
+        assert bar().endswith("q quit")
+        await rig.press("escape")
+        select(ENDED)
+        await rig.becomes(lambda: "r requeue" in bar())
+        assert "q quit" in bar()
+        select(NAME)
+        await rig.press("enter")
+        await rig.becomes(lambda: "esc back" in bar())
+        assert bar() == " esc back  / filter  d drain  s save  f force  c cancel  ? help  v view  q quit"
+
+
 # -- quitting ------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +335,19 @@ async def test_a_requeue_that_came_too_late_stays_in_the_dialog(commander: Scrip
         await rig.shows("Requeue")
         await rig.press("tab", "enter")
         await rig.shows("is queued", "○ queued")
+
+
+async def test_an_act_that_ends_after_its_dialog_is_gone_hurts_nothing(commander: ScriptedCommander) -> None:
+    """The app is left, and the dialog's parts are gone, while the commander has yet to answer."""
+    async with dashboard(commander) as rig:
+        await ask(rig, "d")
+        await rig.shows("SIGTERM")
+        dialog = rig.app.screen
+        assert isinstance(dialog, DrainDialog)
+        await dialog.query("#dialog").remove()
+        dialog.decide_again()
+        dialog.paint()
+        assert not dialog.there
 
 
 async def test_a_dialog_says_its_keys_and_the_bar_below_is_not_active(commander: ScriptedCommander) -> None:

@@ -382,4 +382,4 @@ async def test_help_is_in_words_with_spaces_and_no_key_is_called_palette(command
         line = next(line for line in text.splitlines() if "Choose a theme" in line)
         assert "palette " not in line
         assert "ctrl+p" in line
-        assert text.count("· asks first") == 3, "never broken in two"
+        assert text.count("· asks first") == 4, "never broken in two"

@@ -41,7 +41,8 @@ class Action(Struct, frozen=True):
     """Textual action: `action_<handler>` of the app, or of the widget for places inside one."""
     danger: Danger = Danger.NONE
     rank: int = 0
-    """Place in the key bar, from the left; 0 keeps it out. Where it gets narrow the highest give way."""
+    """Place in the key bar, from the left; 0 keeps it out. Where it gets narrow, what cannot be done now gives way,
+    then the highest."""
 
 
 HOME = frozenset({Place.RUNS, Place.WORKERS, Place.EVENTS})
@@ -63,6 +64,17 @@ ACTIONS: tuple[Action, ...] = (
         Danger.ASKS,
         rank=4,
     ),
+    Action("save", ("s",), "save", "Ask for a checkpoint now; training goes on", WITH_RUN, "save_now", rank=5),
+    Action(
+        "cancel",
+        ("c",),
+        "cancel",
+        "End the run for good: it saves, publishes, and is not queued again",
+        WITH_RUN,
+        "cancel_run",
+        Danger.ASKS,
+        rank=7,
+    ),
     Action(
         "force-acquire",
         ("f",),
@@ -71,7 +83,7 @@ ACTIONS: tuple[Action, ...] = (
         WITH_RUN,
         "force_acquire",
         Danger.TYPED,
-        rank=5,
+        rank=6,
     ),
     Action(
         "requeue",
@@ -81,7 +93,7 @@ ACTIONS: tuple[Action, ...] = (
         WITH_RUN,
         "requeue",
         Danger.ASKS,
-        rank=6,
+        rank=8,
     ),
     Action(
         "filter",
@@ -92,7 +104,7 @@ ACTIONS: tuple[Action, ...] = (
         "filter",
         rank=3,
     ),
-    Action("sort", ("o",), "order", "Order by the next column", HOME, "sort", rank=9),
+    Action("sort", ("o",), "order", "Order by the next column", HOME, "sort", rank=11),
     Action("reverse", ("O",), "reverse", "Turn the order round", HOME, "reverse"),
     Action(
         "view",
@@ -101,7 +113,7 @@ ACTIONS: tuple[Action, ...] = (
         "Next layout: all, log only, curve only, history only",
         frozenset({Place.RUN}),
         "next_view",
-        rank=8,
+        rank=10,
     ),
     Action("runs", ("1",), "runs", "Show runs", HOME | {Place.RUN}, "show('runs')"),
     Action("workers", ("2",), "workers", "Show workers", HOME | {Place.RUN}, "show('workers')"),
@@ -114,7 +126,7 @@ ACTIONS: tuple[Action, ...] = (
         HOME | {Place.RUN},
         "copy_id",
     ),
-    Action("help", ("question_mark",), "help", "All keys that work here", ANYWHERE, "help", rank=7),
+    Action("help", ("question_mark",), "help", "All keys that work here", ANYWHERE, "help", rank=9),
     Action(
         "palette",
         ("ctrl+p",),
@@ -122,7 +134,7 @@ ACTIONS: tuple[Action, ...] = (
         "Find an action, a theme or a run by name",
         ANYWHERE,
         "command_palette",
-        rank=11,
+        rank=13,
     ),
     Action("theme", (), "theme", "Choose a theme", ANYWHERE, "change_theme"),
     Action(
@@ -133,7 +145,7 @@ ACTIONS: tuple[Action, ...] = (
         ANYWHERE,
         "suspend_process",
     ),
-    Action("quit", ("q", "ctrl+q"), "quit", "Quit; training goes on", ANYWHERE, "quit", rank=10),
+    Action("quit", ("q", "ctrl+q"), "quit", "Quit; training goes on", ANYWHERE, "quit", rank=12),
     Action("up", ("up", "k"), "up", "Row up", LIST, "move(-1)"),
     Action("down", ("down", "j"), "down", "Row down", LIST, "move(1)"),
     Action("page-up", ("pageup", "ctrl+b"), "page up", "A screenful up", LIST, "page(-1)"),

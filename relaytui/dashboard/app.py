@@ -252,20 +252,11 @@ class DashboardApp(App[DashboardResult]):
 
     def why_not(self, action_id: str) -> str:
         """Why this cannot be done now, in words; empty where it can."""
-        row = self.target()
-        if action_id in ("open", "copy", "drain", "force-acquire", "requeue") and row is None:
-            return "no run is selected"
-        if row is None:
+        refuses = _REFUSALS.get(action_id)
+        if refuses is None:
             return ""
-        if action_id in ("drain", "force-acquire") and row.status.ended:
-            return f"{row.run_id} is {row.status.value}: there is nothing to take from anyone"
-        if action_id == "requeue" and not row.status.ended:
-            return f"{row.run_id} is {row.status.value}: only an ended run is queued again"
-        if action_id == "drain" and row.status is RunStatus.DRAINING:
-            return f"{row.run_id} is draining already"
-        if action_id == "drain" and not row.status.active:
-            return f"nobody holds {row.run_id}"
-        return ""
+        row = self.target()
+        return refuses(row) if row is not None else "no run is selected"
 
     def can(self, action_id: str) -> bool:
         return not self.why_not(action_id)
@@ -323,6 +314,25 @@ class DashboardApp(App[DashboardResult]):
 
         if not self._refused("drain") and (row := self.target()) is not None:
             self.push_screen(DrainDialog(row))
+
+    def action_cancel_run(self) -> None:
+        from relaytui.dashboard.screens.dialogs import CancelDialog
+
+        if not self._refused("cancel") and (row := self.target()) is not None:
+            self.push_screen(CancelDialog(row))
+
+    def action_save_now(self) -> None:
+        if not self._refused("save") and (row := self.target()) is not None:
+            self.spawn(self._ask_to_save(row))
+
+    async def _ask_to_save(self, row: RunRow) -> None:
+        try:
+            client = await self.session.client()
+            await client.save(row.run_id, expected_epoch=row.epoch)
+        except RelayError as error:
+            self.say(f"{row.run_id} is not asked to save: {error}", severity="warning")
+        else:
+            self.say(f"{row.run_id}: {row.holder or 'its holder'} is asked for a checkpoint now; training goes on")
 
     def action_force_acquire(self) -> None:
         from relaytui.dashboard.screens.dialogs import ForceDialog
@@ -397,3 +407,39 @@ class DashboardApp(App[DashboardResult]):
 
 
 _HANDLERS = app_handlers()
+
+
+def _nobody_to_ask(row: RunRow) -> str:
+    if row.status.ended:
+        return f"{row.run_id} is {row.status.value}: there is nothing to take from anyone"
+    return ""
+
+
+def _nothing_to_drain(row: RunRow) -> str:
+    if row.status is RunStatus.DRAINING:
+        return f"{row.run_id} is draining already"
+    return _nobody_to_ask(row) or ("" if row.status.active else f"nobody holds {row.run_id}")
+
+
+def _nothing_to_cancel(row: RunRow) -> str:
+    return f"{row.run_id} is {row.status.value}: there is nothing to cancel" if row.status.ended else ""
+
+
+def _nothing_to_save(row: RunRow) -> str:
+    return "" if row.status is RunStatus.RUNNING else f"{row.run_id} is {row.status.value}: only one that runs can save"
+
+
+def _nothing_to_requeue(row: RunRow) -> str:
+    return "" if row.status.ended else f"{row.run_id} is {row.status.value}: only an ended run is queued again"
+
+
+_REFUSALS: dict[str, Callable[[RunRow], str]] = {
+    "open": lambda row: "",
+    "copy": lambda row: "",
+    "drain": _nothing_to_drain,
+    "force-acquire": _nobody_to_ask,
+    "cancel": _nothing_to_cancel,
+    "save": _nothing_to_save,
+    "requeue": _nothing_to_requeue,
+}
+"""What is about a run, and why it cannot be done with that run now; empty where it can."""

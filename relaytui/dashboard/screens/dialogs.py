@@ -90,6 +90,11 @@ class Dialog(ModalScreen[None]):
     def relay(self) -> DashboardApp:
         return cast("DashboardApp", self.app)
 
+    @property
+    def there(self) -> bool:
+        """Whether what it shows is: the app may be left while an act of it is under way."""
+        return self.is_mounted and bool(self.query("#buttons Button"))
+
     def entitle(self, title: str) -> None:
         box = self.query_one("#dialog")
         box.border_title, box.border_subtitle = title, HINT
@@ -147,7 +152,7 @@ class RunDialog(Dialog):
         return current is None or current.epoch != self.row.epoch
 
     def paint(self) -> None:
-        if not self.is_mounted:
+        if not self.there:
             return
         current = self.current()
         if current is not None and not self.changed:
@@ -220,14 +225,14 @@ class RunDialog(Dialog):
             said = await self.perform(self.query_one("#why", Input).value.strip())
         except RelayError as error:
             self._failed(error)
-            if error.code in ("epoch_changed", "not_held", "not_ended"):
+            if error.code in ("epoch_changed", "not_held", "not_now", "not_ended"):
                 await self._look_again()
         else:
             self.dismiss()
             self.relay.say(said)
         finally:
             self._busy = False
-            if self.is_mounted:
+            if self.there:
                 self.paint()
 
     def _failed(self, error: RelayError) -> None:
@@ -245,7 +250,8 @@ class RunDialog(Dialog):
         self.decide_again()
 
     def decide_again(self) -> None:
-        self.query_one("#cancel", Button).focus()
+        if self.there:
+            self.query_one("#cancel", Button).focus()
 
     async def perform(self, why: str) -> str:
         """Do it; what to say when it is done."""
@@ -269,6 +275,30 @@ class DrainDialog(RunDialog):
         client = await self.relay.session.client()
         await client.drain(self.row.run_id, expected_epoch=self.row.epoch, why=why)
         return f"{self.row.run_id}: drain ordered"
+
+
+class CancelDialog(RunDialog):
+    title_text = "Cancel"
+    verb = "Cancel the run"
+    variant = "error"
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        after = [Piece("The run is over then, and no agent gets it again; requeue takes that back.")]
+        if not row.status.active:
+            newest = clean(row.newest_checkpoint or "", 128)
+            kept = f"what it has saved stays, up to {newest}" if newest else "it has saved nothing"
+            return [[Piece(f"Nobody trains it: it is cancelled at once; {kept}.")], after]
+        holder = clean(row.holder or "its holder", 128)
+        return [
+            [Piece(f"{holder} stops the trainer with SIGTERM and publishes what it saves.")],
+            [*after, Piece(" However its attempt ends from here on, unless that reaches the last step.", "muted")],
+        ]
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        answer = await client.cancel(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        done = "cancelled" if answer.order_id is None else "cancel ordered; it saves and stops"
+        return f"{self.row.run_id}: {done}"
 
 
 class RequeueDialog(RunDialog):
@@ -312,7 +342,7 @@ class ForceDialog(RunDialog):
 
     def paint(self) -> None:
         super().paint()
-        if self.is_mounted:
+        if self.there:
             self.query_one("#typed").display = self.live
             self.query_one("#gone").display = self.row.status.active
 
@@ -323,8 +353,9 @@ class ForceDialog(RunDialog):
         self.paint()
 
     def decide_again(self) -> None:
-        self.query_one("#typed", Input).value = ""
-        self.query_one("#gone", Checkbox).value = False
+        if self.there:
+            self.query_one("#typed", Input).value = ""
+            self.query_one("#gone", Checkbox).value = False
         super().decide_again()
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
@@ -369,7 +400,7 @@ class QuitDialog(Dialog):
         self.paint()
 
     def paint(self) -> None:
-        if not self.is_mounted:
+        if not self.there:
             return
         held = [row for row in self.relay.mirror.runs.values() if row.status.active]
         draining = sum(row.status is RunStatus.DRAINING for row in held)

@@ -132,6 +132,7 @@ class KeyBar(Lines):
         super().__init__(id="keys")
         self._actions: list[tuple[Action, bool]] = []
         self._spans: list[tuple[int, int, Action]] = []
+        self._before: set[str] = set()  # what was shown
 
     def show_actions(self, actions: list[tuple[Action, bool]]) -> None:
         """Actions, best first, each with whether it can be done now."""
@@ -143,11 +144,9 @@ class KeyBar(Lines):
         pieces: list[Piece] = [Piece(" ")]
         self._spans = []
         x = 1
-        for action, enabled in self._actions:
+        for action, enabled in self._fitting(width):
             key = key_name(action.keys[0])
-            wide = width_of(key) + 1 + width_of(action.label) + 2
-            if x + wide - 2 > width - 1:
-                continue
+            wide = _wide(action)
             pieces += [
                 Piece(key, "key" if enabled else "faint"),
                 Piece(" "),
@@ -156,10 +155,31 @@ class KeyBar(Lines):
             ]
             self._spans.append((x, x + wide - 2, action))
             x += wide
+        if self._spans:
+            pieces.pop()  # no gap after the last
         return [pieces]
+
+    def _fitting(self, width: int) -> list[tuple[Action, bool]]:
+        """What gives way: first what cannot be done now, then what counts least. Under a dialog nothing can, and the
+        bar stays as it was."""
+        shown = [each for each in self._actions if not self._quiet or each[0].id in self._before] or list(self._actions)
+        while shown and sum(_wide(action) for action, _ in shown) > width:
+            disabled = [each for each in shown if not each[1]]
+            shown.remove(disabled[-1] if disabled else shown[-1])
+        self._before = {action.id for action, _ in shown}
+        return shown
+
+    @property
+    def _quiet(self) -> bool:
+        return not any(enabled for _, enabled in self._actions)
 
     async def on_click(self, event: events.Click) -> None:
         for start, end, action in self._spans:
             if start <= event.x < end:
                 await self.app.run_action(action.handler)
                 return
+
+
+def _wide(action: Action) -> int:
+    """Cells of an action in the key bar, with the gap after it."""
+    return width_of(key_name(action.keys[0])) + 1 + width_of(action.label) + 2
