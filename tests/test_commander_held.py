@@ -24,7 +24,7 @@ async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
 
 async def attempt(kit: Kit, clock: FakeClock, *, lost: bool = False, saves: int = 0, step: int = 0) -> Agent:
     """One that begins at step 100 and is preempted, or never heard of again."""
-    agent = await kit.agent()
+    agent = await kit.agent(incarnation=f"incarnation-{clock.boot():.0f}")
     assert (await agent.acquire("run-1"))["type"] == "granted"
     await agent.state(started(100, "step_00000100"))
     if saves:
@@ -41,7 +41,7 @@ async def attempt(kit: Kit, clock: FakeClock, *, lost: bool = False, saves: int 
 
 
 async def asked(kit: Kit) -> dict[str, object]:
-    return await (await kit.agent()).acquire("run-1")
+    return await (await kit.agent(incarnation="the-next")).acquire("run-1")
 
 
 @pytest.mark.parametrize("lost", [True, False])
