@@ -18,6 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+MAX_STEPS = 60_000
+"""Callbacks in one world: one that spins does not end otherwise."""
 EPOCH_OF_WALL = 1_750_000_000.0
 
 
@@ -257,6 +259,8 @@ class SimLoop(asyncio.BaseEventLoop):
         if handle._cancelled:
             return
         self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Stuck(f"{process} runs and runs, now {handle}")
         if process.steps_left > 0:
             process.steps_left -= 1
             if process.steps_left == 0:
@@ -275,10 +279,10 @@ class SimLoop(asyncio.BaseEventLoop):
                 soonest.append((process.host.true_time(timers[0][0]), process))
         if not soonest:
             raise Stuck("nothing is left to happen")
-        self.now = max(self.now, min(when for when, _ in soonest))
+        self.now = max(self.now, min(when for when, _ in soonest)) + 1e-6  # time that passes, however little
         for when, process in soonest:
             if when <= self.now:
-                due = process.host.mono() + 1e-9
+                due = process.host.mono()
                 while process.timers and process.timers[0][0] <= due:
                     _, _, handle = heapq.heappop(process.timers)
                     if not handle._cancelled:

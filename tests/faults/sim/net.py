@@ -28,6 +28,7 @@ class Network:
         self.serve: Callable[[Process], End | None] = lambda process: None
         """Called with who connects: its end, None where nobody listens."""
         self.tap: Callable[[End, bytes], None] = lambda end, data: None
+        self.taken: Callable[[End, bytes], None] = lambda end, data: None
 
     def cut(self, a: Host, b: Host, *, both: bool = True) -> None:
         self.cuts.add((a, b))
@@ -184,6 +185,8 @@ class End:
         elif message is RESET:
             self.fail("connection reset")
         elif isinstance(message, WSMessage):
+            if message.type is WSMsgType.TEXT:
+                self.net.taken(self, message.data)
             self._give(message)
             if message.type is WSMsgType.CLOSE:
                 self._shut()

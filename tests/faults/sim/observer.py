@@ -64,6 +64,7 @@ class Held:
     incarnation: str
     granted: float
     safe_until: float
+    known_until: float  # by what reached the agent
     released: bool = False
     overridden: bool = False
     stopped: bool = False  # an operator ordered something
@@ -172,7 +173,7 @@ class Observer:
             host.told_to_stop,
             held is None or held.stopped or held.overridden or held.released,
             any(epoch > trainer.epoch for epoch in (*self.claims, *self.held)),
-            plan.on_lease_loss == "stop" and held is not None and held.safe_until - plan.grace - 2.5 <= self.now,
+            plan.on_lease_loss == "stop" and held is not None and held.known_until - plan.grace - 2.5 <= self.now,
             self.restored,
         )
         self.check("no needless stop", any(reasons), f"the trainer of epoch {trainer.epoch} was stopped for nothing")
@@ -273,6 +274,15 @@ class Observer:
             stream = self.streams.setdefault((message["epoch"], message["stream"]), Stream())
             stream.acked = max(stream.acked, message["seq"])
 
+    def taken(self, end: End, data: bytes) -> None:
+        """A frame as it reaches the other side."""
+        if isinstance(end.process.host, PodHost) and (b'"type":"renewed"' in data or b'"type":"granted"' in data):
+            message = orjson.loads(data)
+            asked, held = self._asked.get((end, message["request"])), self.held.get(message["epoch"])
+            if asked is not None and held is not None:
+                safe = asked.sent + MARGIN * message["lease_seconds"] / end.process.host.rate
+                held.known_until = max(held.known_until, safe)
+
     def _from_agent(self, end: End, kind: str, message: dict[str, Any], data: bytes) -> None:
         if kind == "hello":
             self._incarnations[end] = message["incarnation"]
@@ -320,7 +330,7 @@ class Observer:
                     free or other.safe_until <= self.now,
                     f"epoch {epoch} is granted while that of {other.epoch} is safe for {other.safe_until - self.now:.2f} s",
                 )
-            self.held[epoch] = Held(epoch, incarnation, self.now, safe)
+            self.held[epoch] = Held(epoch, incarnation, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)

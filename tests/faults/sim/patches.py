@@ -152,6 +152,9 @@ class _Inline:
     def __exit__(self, *args: object) -> None:
         pass
 
+    def shutdown(self, **given: object) -> None:
+        pass
+
     map = staticmethod(map)
 
 
@@ -170,6 +173,9 @@ class _Said:
 
     def flush(self) -> None:
         pass
+
+    def fileno(self) -> int:
+        raise OSError("no file behind it")
 
 
 def contact_of(world: World) -> type[SimContact]:
