@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from relay_agent import publisher as publisher_module
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
+from relay_agent.checkpoints.tree import MAX_DEPTH, Torn
 from relay_agent.publisher import RETRY_AFTER, Publisher
 from relay_agent.volume import RunFolder
 
@@ -104,3 +106,80 @@ async def test_where_folders_are_not_renamed_in_one_step_checkpoints_are_copied_
     assert [path.name for path in (rig.run.ckpt / "step_00000004").glob(".*")] == []
     assert list(rig.run.trash.iterdir()) == []
     assert rig.told.events == []
+
+
+def spoil(run: RunFolder, step: int, how: str) -> None:
+    """What a trainer marks whole and nobody can take for a checkpoint."""
+    path = stage(run, 1, step).path
+    if how == "deep":
+        (path / "/".join(["d"] * (MAX_DEPTH + 1))).mkdir(parents=True)
+        return
+    for file in (path / "weights.bin", path / "shard" / "0.bin"):
+        file.unlink()
+    if how == "symlink":
+        (path / "weights.bin").symlink_to("/etc/hostname")
+    elif how == "fifo":
+        os.mkfifo(path / "weights.bin")
+
+
+@pytest.mark.parametrize("how", ["symlink", "fifo", "empty", "deep"])
+async def test_a_run_whose_last_checkpoint_was_set_aside_is_not_whole(rig: Rig, how: str) -> None:
+    publisher = rig.publisher()
+    stage(rig.run, 1, 5)
+    await publisher.look()
+    spoil(rig.run, 10, how)
+    await publisher.look()
+    await publisher.finish(0)
+    assert rig.told.steps == [5]
+    assert rig.told.kinds() == ["checkpoint.torn"]
+    assert publisher.unpublished(10).startswith("1 checkpoint could not be published: ")
+
+
+async def test_what_is_saved_whole_after_a_torn_one_makes_up_for_it(rig: Rig) -> None:
+    publisher = rig.publisher()
+    spoil(rig.run, 5, "fifo")
+    await publisher.look()
+    stage(rig.run, 1, 10)
+    await publisher.look()
+    await publisher.finish(0)
+    assert rig.told.steps == [10]
+    assert rig.told.kinds() == ["checkpoint.torn"]
+    assert publisher.unpublished(10) == ""
+
+
+async def test_a_counter_that_went_back_hides_no_torn_checkpoint(rig: Rig) -> None:
+    """The order of saving counts, not the step."""
+    publisher = rig.publisher()
+    stage(rig.run, 1, 10)
+    await publisher.look()
+    spoil(rig.run, 8, "symlink")
+    await publisher.finish(0)
+    assert publisher.unpublished(8).startswith("1 checkpoint could not be published: ")
+
+
+async def test_one_found_torn_while_it_is_published_counts_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses(monkeypatch, 10, lambda: Torn("a file of it went"))
+    publisher = rig.publisher()
+    stage(rig.run, 1, 10)
+    await publisher.finish(0)
+    assert rig.told.kinds() == ["checkpoint.torn"]
+    assert publisher.unpublished(10) == "1 checkpoint could not be published: a file of it went"
+
+
+async def test_what_an_agent_before_published_makes_up_for_what_was_torn_before_that(rig: Rig) -> None:
+    spoil(rig.run, 5, "fifo")
+    first = rig.publisher()
+    stage(rig.run, 1, 10)
+    await first.look()
+    second = rig.publisher()
+    second.published_before()
+    await second.finish(0)
+    assert rig.told.kinds() == ["checkpoint.torn"]
+    assert second.unpublished(10) == ""
+
+
+async def test_a_trainer_that_saves_nothing_misses_nothing(rig: Rig) -> None:
+    publisher = rig.publisher()
+    await publisher.look()
+    await publisher.finish(0)
+    assert publisher.unpublished(10) == ""

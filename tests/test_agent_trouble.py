@@ -103,6 +103,17 @@ def test_a_bad_checkpoint_is_never_published(rig: Rig, kind: str) -> None:
         assert "checkpoint.torn" in rig.kinds()
 
 
+def test_a_run_whose_only_checkpoint_is_refused_is_not_completed(rig: Rig) -> None:
+    flags = ("--steps", 10, "--step-seconds", 0.01, "--save-every", 10, "--bad-checkpoint", "fifo", "--bad-at", 10)
+    agent = rig.agent(mock(*flags))
+    assert agent.wait() == 1, agent.says()
+    assert rig.checkpoints() == []
+    run = rig.run()
+    assert run["status"] == "failed"
+    assert "reached step 10 of 10, but 1 checkpoint could not be published: 'data.bin' is a FIFO" in run["message"]
+    assert rig.told()["status"] == "FAILED"
+
+
 def test_ten_megabytes_of_garbage_are_lines_like_others(rig: Rig) -> None:
     agent = rig.agent(mock("--steps", 4, "--step-seconds", 0.02, "--print-bytes", 10_000_000))
     assert agent.wait(60) == 0, agent.says()

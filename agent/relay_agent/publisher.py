@@ -16,7 +16,7 @@ from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
-from relay_agent.checkpoints.staging import STEP, Staged, StagingWatch
+from relay_agent.checkpoints.staging import STEP, Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.process import say
 from relay_agent.volume import RunFolder, highest_claim
@@ -78,6 +78,7 @@ class Publisher:
         self._said = False
         self._unpublished: dict[str, bool] = {}  # since the last that was published; True: it lies in `ckpt/.bad`
         self._why = ""
+        self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.protect: set[str] = set()
         self.newest_step: int | None = None
         self.may_prune = True
@@ -111,8 +112,7 @@ class Publisher:
                 self._unpublished.setdefault(name, False)
             return
         for torn in self._watch.torn():
-            self._recorder.event("checkpoint.torn", f"{torn.name} is set aside: {torn.reason}", {"name": torn.name})
-            await self._set_aside(Staged(0, torn.path))
+            await self._torn(Staged(int(torn.path.name.removeprefix("step_")), torn.path, torn.saved_at), torn.reason)
 
     def published_before(self) -> list[Published]:
         """What an earlier agent of this attempt published, oldest first: it goes on from there. Blocking."""
@@ -123,6 +123,7 @@ class Publisher:
         found.sort(key=lambda sealed: sealed.manifest.seq)
         if found:
             self.newest_step = found[-1].manifest.step
+            self._last = (saved_at(found[-1].path), self.newest_step)
         return [
             Published(
                 sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
@@ -252,14 +253,12 @@ class Publisher:
             self._miss(staged, str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
         except Torn as torn:
-            self._recorder.event(
-                "checkpoint.torn", f"{staged.path.name} is set aside: {torn}", {"name": staged.path.name}
-            )
-            await self._set_aside(staged)
+            await self._torn(staged, torn.reason)
         except OSError as error:
             await self._refused(staged, error)
         else:
             self.newest_step = done.step
+            self._last = max(self._last, (staged.saved_at, staged.step))
             self._unpublished.clear()
             if done.fresh:
                 self._recorder.published(done)
@@ -303,6 +302,14 @@ class Publisher:
             return
         for name in removed:
             self._recorder.pruned(name)
+
+    async def _torn(self, staged: Staged, reason: str) -> None:
+        """It never comes onto the volume; one saved after it that did makes up for it."""
+        name = staged.path.name
+        self._recorder.event("checkpoint.torn", f"{name} is set aside: {reason}", {"name": name})
+        if (staged.saved_at, staged.step) > self._last:
+            self._miss(staged, reason, aside=True)
+        await self._set_aside(staged)
 
     async def _set_aside(self, staged: Staged) -> None:
         try:

@@ -43,6 +43,7 @@ class TornStaged:
     name: str
     path: Path
     reason: str
+    saved_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ class _Look:
     marked: bool
     empty: bool
     problem: str  # why it cannot be a checkpoint as it lies there, or nothing
+    changed: int = 0  # when it last did, where `files` does not tell
 
     @property
     def saved_at(self) -> int:
         """When the last byte of the trainer's came; what publishing wrote says nothing about the order of saving."""
-        return max((file.mtime_ns for file in self.files if file.path not in OURS[1:]), default=0)
+        return max((file.mtime_ns for file in self.files if file.path not in OURS[1:]), default=self.changed)
 
 
 class StagingWatch:
@@ -97,7 +99,12 @@ class StagingWatch:
     def torn(self) -> list[TornStaged]:
         """After a scan that was told of the exit: what will never be whole. Before it: what can never become so."""
         return [
-            TornStaged(name, self._root / name, look.problem or (look.empty and "it holds no data") or self._why_torn())
+            TornStaged(
+                name,
+                self._root / name,
+                look.problem or (look.empty and "it holds no data") or self._why_torn(),
+                look.saved_at,
+            )
             for name, (look, _) in sorted(self._since.items())
             if name not in self._whole and (look.problem or self._exited is not None)
         ]
@@ -144,6 +151,20 @@ def _is_sealed(root: int, name: str, tree: Tree) -> bool:
     return [(file.path, file.size) for file in listed] == [(f.path, f.size) for f in tree.files if f.path not in OURS]
 
 
+def saved_at(path: str | Path, *, dir_fd: int | None = None) -> int:
+    """When what lies there was saved, whatever it is; 0 where nobody can tell. Files tell before their folder does,
+    whose time is any time on some volumes."""
+    try:
+        own = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+        if not stat.S_ISDIR(own.st_mode):
+            return own.st_mtime_ns
+        with folder(path, dir_fd=dir_fd) as fd, os.scandir(fd) as entries:
+            found = [entry.stat(follow_symlinks=False) for entry in entries if entry.name not in OURS[1:]]
+    except (Torn, OSError):
+        return 0
+    return max((each.st_mtime_ns for each in found if not stat.S_ISDIR(each.st_mode)), default=own.st_mtime_ns)
+
+
 def _look_at(root: int, name: str) -> _Look:
     try:
         if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
@@ -153,12 +174,13 @@ def _look_at(root: int, name: str) -> _Look:
     except FileNotFoundError:
         raise
     except Torn as torn:
-        return _Look((), (), False, True, torn.reason)
+        return _Look((), (), False, True, torn.reason, saved_at(name, dir_fd=root))
     except OSError as error:
-        return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}")
+        return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}", saved_at(name, dir_fd=root))
     if any(file.path == UNFINISHED for file in tree.files):
-        return _Look((), (), False, True, "somebody had begun to take it away")
+        return _Look((), (), False, True, "somebody had begun to take it away", saved_at(name, dir_fd=root))
     marked = any(file.path == MARKER for file in tree.files) or _is_sealed(root, name, tree)
     empty = not any(file.size for file in tree.files)
     # A folder just made is empty for a moment: only a marker or the trainer's end makes that final.
-    return _Look(tree.files, tree.folders, marked, empty, "it holds no data" if marked and empty else "")
+    problem = "it holds no data" if marked and empty else ""
+    return _Look(tree.files, tree.folders, marked, empty, problem, 0 if tree.files else saved_at(name, dir_fd=root))
