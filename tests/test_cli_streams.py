@@ -113,6 +113,7 @@ def test_the_head_of_a_long_log_is_no_trouble(tmp_path: Path) -> None:
         ("relay-tui drain tiny --state $STATE 2>&- <&-", 130),
         ("relay-tui drain tiny --state $STATE 2>/dev/full </dev/null", 130),
         ("relay-tui demo >&- <&-", 2),
+        ("relay-tui --state $STATE 2>&-", 2),
         ("relay-agent 2>&-", 2),
         ("relay-agent --config /nowhere 2>/dev/full <&-", 2),
     ],
@@ -121,6 +122,33 @@ def test_without_the_other_streams_the_exit_code_says_it(line: str, code: int, s
     done = shell(line, served.state)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("lacking", ["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize("line", ["relay-tui --state $STATE", "relay-tui demo"])
+def test_a_dashboard_without_a_whole_terminal_is_one_line(line: str, lacking: str, tmp_path: Path) -> None:
+    """Textual draws on stderr: into a file that is a black terminal."""
+    master, terminal = os.openpty()
+    with (tmp_path / "out").open("w+") as file:
+        streams = {name: file if name == lacking else terminal for name in ("stdin", "stdout", "stderr")}
+        try:
+            done = subprocess.run(
+                ["bash", "-c", line.replace("relay-tui", '"$RELAY"')],
+                timeout=DEADLINE,
+                check=False,
+                env=clean_environment(RELAY=str(RELAY), STATE=str(tmp_path / "state"), LC_ALL="C.UTF-8"),
+                **streams,
+            )
+            os.close(terminal)
+            file.seek(0)
+            words = file.read() if lacking == "stderr" else os.read(master, 1 << 16).decode()
+        finally:
+            os.close(master)
+    assert done.returncode == 2
+    assert words.startswith(f"relay-tui: the dashboard needs a terminal: {lacking} is none")
+    assert "relay-tui serve" in words
+    assert len(words.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_question_that_nobody_can_answer_is_a_no(served: Served) -> None:

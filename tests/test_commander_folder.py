@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from commander_kit import FakeClock, running, started
 
+from relaytui.cli.dashboard import leave_running
 from relaytui.client.discover import local_endpoint, read_key
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.files import append_plain
 from relaytui.wire.proof import derived_token
 
 
@@ -196,6 +198,26 @@ def test_a_client_reads_no_file_without_end(tmp_path: Path) -> None:
         (tmp_path / "key").write_bytes(content)
         with pytest.raises(RelayError, match="not a Relay key"):
             read_key(tmp_path)
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_a_commander_that_is_left_running_logs_to_nothing_but_a_plain_file(tmp_path: Path, what: str) -> None:
+    STRANGE[what](tmp_path / "serve.log")
+    before = os.lstat(tmp_path / "serve.log")
+    with pytest.raises(RelayError) as caught:
+        leave_running(tmp_path, "http://127.0.0.1:9")
+    assert caught.value.exit_code == Exit.STATE
+    assert str(tmp_path / "serve.log") in str(caught.value)
+    assert os.lstat(tmp_path / "serve.log") == before
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_log_that_is_there_is_added_to(tmp_path: Path) -> None:
+    for words in (b"one\n", b"two\n"):
+        with append_plain(tmp_path / "serve.log") as file:
+            file.write(words)
+    assert (tmp_path / "serve.log").read_bytes() == b"one\ntwo\n"
+    assert stat.S_IMODE((tmp_path / "serve.log").stat().st_mode) == 0o600
 
 
 async def test_a_second_owner_is_refused_whatever_the_address_has_become(tmp_path: Path) -> None:

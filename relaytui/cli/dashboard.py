@@ -15,6 +15,7 @@ import click
 from relaytui.cli.options import Target
 from relaytui.cli.stop import until
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.files import append_plain
 
 if TYPE_CHECKING:
     from relaytui.commander.embedded import EmbeddedCommander
@@ -35,16 +36,20 @@ def open_dashboard(target: Target, *, port: int | None, theme: str | None) -> in
         for commander in embedded:
             commander.stop()
     if result.reason == "leave":
-        _leave_running(target.state, embedded[0].url)
+        leave_running(target.state, embedded[0].url)
     return exit_code(result)
 
 
 def check_terminal() -> None:
     """RelayError where there is no terminal, or one that cannot show what the dashboard draws."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # The screen is drawn on stderr: elsewhere it would be a black terminal and a file full of escapes.
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream.isatty():
+            continue
         raise RelayError(
             "no_terminal",
-            "the dashboard needs a terminal",
+            f"the dashboard needs a terminal: {name} is none",
             "without one use `relay-tui serve` for the commander, and `relay-tui status` or `runs` to look",
             exit_code=Exit.USAGE,
         )
@@ -98,13 +103,12 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
     return Opened(endpoint, embedded=True)
 
 
-def _leave_running(state: Path, url: str) -> None:
+def leave_running(state: Path, url: str) -> None:
     """Hand over to a commander without a screen. A restart is harmless: leases hold, agents connect again."""
     program = shutil.which("relay-tui") or sys.argv[0]
     port = url.rpartition(":")[2]
     log = state / "serve.log"
-    log.touch(mode=0o600)
-    with log.open("ab") as output:
+    with append_plain(log) as output:
         process = subprocess.Popen(
             [program, "--state", str(state), "serve", "--port", port],
             stdin=subprocess.DEVNULL,

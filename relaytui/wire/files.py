@@ -1,4 +1,4 @@
-"""Small files of the state folder, as commander and clients read them: plain files only, and never without end."""
+"""Small files of the state folder, as commander and clients read and write them: plain files only, and never without end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from relaytui.wire.errors import Exit, RelayError
 
@@ -26,6 +27,16 @@ def unreadable(path: Path, error: OSError) -> RelayError:
     return state_error(
         f"{path} cannot be read: {error.strerror}", "check whose folder it is, or name another with --state"
     )
+
+
+def private_folder(path: Path) -> None:
+    """Makes the folder, and what is missing of the way to it, for its owner alone. One that is there stays as it is.
+
+    `mkdir(parents=True)` gives its mode to the last folder only, and whoever comes first makes the state folder.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def must_be_plain(path: Path) -> bool:
@@ -62,6 +73,23 @@ def read_plain(path: Path, limit: int) -> bytes | None:
     if data is not None and len(data) > limit:
         raise state_error(f"{path} is too large (over {limit:,} bytes)", "move it away: Relay writes a small one")
     return data
+
+
+def append_plain(path: Path) -> BinaryIO:
+    """To write at its end; its owner's alone where it is new. RelayError where something else has its name."""
+    must_be_plain(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise state_error(f"{path} cannot be written: {error.strerror}", "see its permissions and its disk") from None
+    try:
+        _refuse_strange(path, os.fstat(handle).st_mode)
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "ab")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def _refuse_strange(path: Path, mode: int) -> None:
