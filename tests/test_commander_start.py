@@ -22,6 +22,7 @@ from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store.filesystem import file_system
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.files import private_folder
 
 
 def settings(state: Path, **more: object) -> CommanderSettings:
@@ -136,6 +137,31 @@ async def test_a_folder_of_somebody_elses_is_not_closed_to_them(tmp_path: Path) 
     empty.mkdir(mode=0o755)
     async with running(empty):
         assert stat.S_IMODE(empty.stat().st_mode) == 0o700
+
+
+async def test_an_open_folder_of_relays_own_names_is_closed_and_taken(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "log").mkdir(parents=True)
+    (state / "log" / "dashboard.log").write_text("")
+    for name in ("lock", "commander.json.gone", "telemetry.db-wal.damaged-20260101T000000Z", "serve.log"):
+        (state / name).touch()
+    state.chmod(0o755)
+    (state / "commander.json.gone").rename(state / "letter.txt")
+    assert "other files" in str(await refusal(state))
+    assert stat.S_IMODE(state.stat().st_mode) == 0o755
+    (state / "letter.txt").unlink()
+    async with running(state):
+        assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+def test_whoever_makes_a_private_folder_makes_all_of_its_way_private(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        private_folder(tmp_path / "state" / "log")
+        private_folder(tmp_path / "state" / "log")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("state", "state/log")] == [0o700, 0o700]
 
 
 async def test_a_damaged_key_is_no_key(tmp_path: Path) -> None:

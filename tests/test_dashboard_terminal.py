@@ -189,6 +189,20 @@ def test_a_real_run_in_a_real_terminal(terminal: Terminal, state: Path, tmp_path
     terminal.given_back(0)
 
 
+def test_the_very_first_start_in_an_empty_home(terminal: Terminal, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    env = environment(home)
+    del env["XDG_STATE_HOME"]
+    terminal.start([RELAY_TUI, "--port", "0"], env)
+    terminal.shows("● live")
+    terminal.keys("q")
+    terminal.given_back(0)
+    state = home / ".local" / "state" / "relay-tui"
+    assert (state / "log").is_dir()
+    assert [path.stat().st_mode & 0o077 for path in (state, state / "log")] == [0, 0]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_gives_the_terminal_back(
     terminal: Terminal, state: Path, tmp_path: Path, number: signal.Signals, code: int

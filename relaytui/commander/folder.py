@@ -17,7 +17,7 @@ from relaytui.commander.store.filesystem import Probe, file_system, is_unsafe
 from relaytui.commander.store.restore import finish
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import RelayError
-from relaytui.wire.files import must_be_plain, state_error
+from relaytui.wire.files import must_be_plain, private_folder, state_error
 from relaytui.wire.state import ADDRESS_FILE, KEY_BYTES, KEY_FILE, Address, read_address, read_key
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,9 @@ LOCK_FILE = "lock"
 
 
 PRIVATE_FILES = (KEY_FILE, ADDRESS_FILE, *(name for schema in (RELAY, TELEMETRY) for name in schema.files))
+
+OWN_NAMES = frozenset({LOCK_FILE, *PRIVATE_FILES, "backups", "log", "serve.log"})
+_OWN_STARTS = tuple(f"{name}." for name in PRIVATE_FILES)  # set aside, half written, being restored
 
 
 class StateFolder:
@@ -150,16 +153,22 @@ def _make(path: Path) -> None:
             "Relay keeps a folder: name one (RELAY_COMMANDER_STATE, --state), the file stays as it is",
         )
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path)
         found = path.stat()
         if stat.S_IMODE(found.st_mode) & 0o077:
-            ours = (path / RELAY.file).exists() or (path / KEY_FILE).exists() or not any(path.iterdir())
-            if not ours:
+            if not (_is_ours(path) and found.st_uid == os.geteuid()):
                 # Closing somebody's home folder to others because it was named by mistake would be rude.
                 raise state_error(f"{path} is open to others and holds other files", "name a folder of its own")
             path.chmod(0o700)
     except OSError as error:
         raise state_error(f"{path} cannot be used: {error.strerror}", "see its permissions and its disk") from None
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a state folder, or one that holds nothing but what Relay puts there."""
+    if (path / RELAY.file).exists() or (path / KEY_FILE).exists():
+        return True
+    return all(entry.name in OWN_NAMES or entry.name.lstrip(".").startswith(_OWN_STARTS) for entry in path.iterdir())
 
 
 def _write_private(path: Path, data: bytes, *, durable: bool = False) -> None:

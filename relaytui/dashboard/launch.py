@@ -15,6 +15,7 @@ from types import FrameType
 from relaytui.dashboard.app import DashboardApp, DashboardResult
 from relaytui.dashboard.last_resort import LastResort
 from relaytui.dashboard.session import Source
+from relaytui.wire.files import private_folder
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))
 
@@ -86,7 +87,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     before = list(root.handlers)
     handler: logging.Handler
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(path.parent)
         if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
         handler = logging.FileHandler(path, encoding="utf-8", delay=True)
