@@ -1,4 +1,4 @@
-"""Small files of the state folder, as commander and clients read and write them: plain files only, and never without end."""
+"""Small files of the state folder, as commander and clients have them: plain files only, and never without end."""
 
 from __future__ import annotations
 
