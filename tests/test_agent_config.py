@@ -111,6 +111,25 @@ def test_crlf_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
     assert load(URL, file).run_id == "windows"
 
 
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b"\xfe\xff", b"\xff\xfe\n\0", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n", b"\xc2\x85"]
+)
+def test_what_is_left_of_a_file_is_no_empty_one(tmp_path: Path, data: bytes) -> None:
+    """Half of one that was written is not the wish for every default."""
+    file = tmp_path / "run.yaml"
+    file.write_bytes(data)
+    assert f"{file} holds no `KEY: value` line" in refused(URL, file)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\n \r\n", b"# RUN_ID: a\n", b"\xef\xbb\xbf# a\n", "# a\n".encode("utf-16"), b"{}"]
+)
+def test_an_empty_file_and_one_of_comments_say_nothing(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_bytes(data)
+    assert load(URL, file).run_id == "relay-run"
+
+
 def test_secrets_are_trimmed_and_never_shown(tmp_path: Path) -> None:
     assert load({**URL, "RELAY_SHARED_SECRET": " s3cret\n"}).shared_secret == "s3cret"
     for bad in ("s3cret two", "s3cret\nX-Evil: 1", "s3crét"):

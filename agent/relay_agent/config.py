@@ -326,6 +326,8 @@ def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
         try:
             node = loader.get_single_node()
             if node is None:
+                if data.strip() and b"#" not in data:  # a byte order mark, of a file that was cut off
+                    raise _unusable(path, "holds no `KEY: value` line, though it is not empty")
                 return []
             if not isinstance(node, yaml.MappingNode):
                 raise _unusable(path, "should be a list of `KEY: value` lines")
