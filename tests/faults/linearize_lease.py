@@ -20,8 +20,8 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 
 class Lease(NamedTuple):
     """`since`: the earliest moment from which the current lease can be counted. `token`: "" where no answer told it.
-    `called_off`: its holder was told to cancel, so that whatever ends this lease ends the run. `floor`: of epochs, since
-    a restore."""
+    `called_off`: its holder was told to cancel, so that whatever ends this lease ends the run. `floor`: of epochs,
+    since a restore."""
 
     epoch: int = 0  # the highest granted or burned
     ended: bool = False

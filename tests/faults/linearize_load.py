@@ -29,7 +29,7 @@ KEY = b"k" * 32
 STEP = 2.0
 """Seconds of the clock between two sweeps: as late as one may come and still count as awake."""
 CALLS_A_STEP = 100
-ENDINGS = (*("preempted", "drained", "lost", "superseded") * 4, "completed", "failed", "cancelled")
+ENDINGS = (*("preempted", "drained", "superseded") * 5, "completed", "failed", "cancelled")
 
 
 class History:

@@ -9,13 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.faults.sim.planted import BUGS
 from tests.faults.sim.world import Result, World
+
+
+TRIES = 60
+"""Worlds that a planted bug has to escape."""
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     made.add_argument("--seed", type=int, help="replay one world")
     made.add_argument("--seeds", metavar="A-B", default="1-500", help="worlds A to B (default %(default)s)")
+    made.add_argument("--bugs", nargs="*", metavar="NAME", help="plant each bug, and say which judge catches it")
     made.add_argument("--clean", action="store_true", help="without faults")
     made.add_argument("-v", "--verbose", action="store_true", help="tell the story of each")
     return made
@@ -26,6 +32,8 @@ def main(argv: Sequence[str]) -> int:
         environ = {"PATH": os.defpath, "PYTHONHASHSEED": "0"}
         os.execve(sys.executable, [sys.executable, "-m", "tests.faults", *argv], environ)
     args = parser().parse_args(argv)
+    if args.bugs is not None:
+        return catch(args.bugs or list(BUGS), args.seed)
     if args.seed is not None:
         first = last = args.seed
     else:
@@ -41,6 +49,22 @@ def main(argv: Sequence[str]) -> int:
             )
     print(summary(results, time.perf_counter() - began))
     return 0 if all(result.ok for result in results) else 1
+
+
+def catch(names: Sequence[str], seed: int | None) -> int:
+    """Every planted bug meets worlds until a judge catches it; 1 where one escapes them all."""
+    escaped = 0
+    for name in names:
+        for tried in [seed] if seed is not None else range(1, TRIES + 1):
+            result = World(tried, bug=BUGS[name], verbose=seed is not None).run()
+            if not result.ok:
+                print(f"{name:32} caught in world {tried:3}: {result.violations[0].splitlines()[0][:120]}", flush=True)
+                break
+        else:
+            escaped += 1
+            print(f"{name:32} ESCAPED", flush=True)
+    print(f"{len(names) - escaped} of {len(names)} planted bugs caught")
+    return 1 if escaped else 0
 
 
 def summary(results: Sequence[Result], took: float) -> str:

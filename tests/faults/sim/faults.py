@@ -57,6 +57,8 @@ class Faults:
         self._chosen = rng.sample(names, rng.randint(2, 7))
         if rng.random() < 0.1:
             self._chosen = names
+        if self.world.bug is not None and self.world.bug.kinds:
+            self._chosen = list(self.world.bug.kinds)
         self.every = rng.uniform(2.0, 12.0)
         self._later(rng.expovariate(1 / self.every), self._next)
         self.loop.at(self.world.plan.faulty_for, self._heal_all)

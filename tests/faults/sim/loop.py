@@ -292,7 +292,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """The world is over: whatever still waits is ended, so that nothing is left for the garbage collector."""
         self.over = True
         for process in self.processes:
-            process.alive = False
+            process.kill()
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -167,7 +167,8 @@ class Observer:
         self.world.log(trainer.process, f"is stopped ({why})")
         host, held, plan = trainer.process.host, self.held.get(trainer.epoch), self.world.plan
         assert isinstance(host, PodHost)
-        if why == "orphan":
+        if why != "order":
+            self.check("no needless stop", why == "orphan" or plan.on_lease_loss == "stop", f"{why} under no such rule")
             return
         reasons = (
             host.told_to_stop,
@@ -333,6 +334,8 @@ class Observer:
             self.held[epoch] = Held(epoch, incarnation, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
+            later = [held for held in self.held.values() if held.epoch > epoch and held.granted < asked.sent]
+            self.check("one holder", not later, f"epoch {epoch} is renewed although {later} was granted before")
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
 
     # -- the commander's books -----------------------------------------------------------------------------------

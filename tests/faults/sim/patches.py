@@ -64,6 +64,7 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.attempt, "Supervised", SimSupervised),
         (relay_agent.attempt, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),
+        (relay_agent.pod.Pod, "hold", lambda pod, run_id: True),  # a lock would outlive a simulated death
         (relay_agent.takeover, "_call", lambda folder: pod().call_guardian(folder)),
         (relay_agent.takeover, "_peer", lambda line: line.guard.process.pid),
         (relay_agent.takeover, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
@@ -71,6 +72,7 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.supervise, "thaw", lambda pid: None),
         (relay_agent.supervise, "_kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
         (relay_agent.checkpoints.tree, "ThreadPoolExecutor", _Inline),
+        (relay_agent.pod.Pod, "hold", _released_at_death(getattr(relay_agent.pod.Pod, "hold", None))),
         (relay_agent.volume, "renames_in_one_step", lambda place, disk=None: world.plan.atomic),
     ]
     calls = ("create", "write", "fsync", "rename", "link", "symlink", "mkdir", "unlink", "rmdir")
@@ -79,8 +81,8 @@ def patched(world: World) -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         with contextlib.ExitStack() as stack:
-            for target, name, value in [*replaced, *world.planted]:
-                stack.enter_context(mock.patch.object(target, name, value))
+            for target, name, value in [*replaced, *(world.bug.replaced if world.bug is not None else ())]:
+                stack.enter_context(mock.patch.object(target, name, value, create=name in ("deadline", "hold")))
             yield
     finally:
         logging.disable(before)
@@ -138,6 +140,19 @@ def _tell(world: World, process: Process, name: str, args: Any, given: Any) -> N
     source, target = (_place(each, given.get("dir_fd")) for each in args)
     if target.is_relative_to(world.volume):
         world.observer.moved(process, source, target, linked=name == "link")
+
+
+def _released_at_death(hold: Any) -> Any:
+    """The kernel lets go of the lock of a process that dies."""
+
+    def held(pod: Any, run_id: str) -> Any:
+        first, process = hold(pod, run_id), PROCESS.get()
+        lock = getattr(pod, "_lock", None)
+        if first and process is not None and isinstance(lock, int) and lock >= 0:
+            process.on_death.append(lambda: os.close(lock))
+        return first
+
+    return held
 
 
 class _Inline:

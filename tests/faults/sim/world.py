@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from relaytui.commander.services.core import Core
 from relaytui.wire.errors import RelayError
@@ -20,6 +21,7 @@ from tests.faults.sim.loop import PROCESS, Host, Process, SimLoop, Stuck
 from tests.faults.sim.net import Network
 from tests.faults.sim.observer import Observer, Violation
 from tests.faults.sim.patches import contact_of, patched
+from tests.faults.sim.planted import Bug
 from tests.faults.sim.pod import PodHost
 
 SHM = Path("/dev/shm")
@@ -91,15 +93,13 @@ class Result:
 
 
 class World:
-    def __init__(
-        self, seed: int, *, faulty: bool = True, verbose: bool = False, planted: tuple[tuple[Any, str, Any], ...] = ()
-    ) -> None:
+    def __init__(self, seed: int, *, faulty: bool = True, verbose: bool = False, bug: Bug | None = None) -> None:
         self.seed = seed
         self.verbose = verbose
-        self.planted = planted
+        self.bug = bug
         self.story: list[str] = []
         self.loop = SimLoop(seed)
-        self.plan = Plan.draw(self.loop.rng, faulty)
+        self.plan = replace(Plan.draw(self.loop.rng, faulty), **(bug.plan if bug is not None else {}))
         self.folder = Path(tempfile.mkdtemp(prefix="relay-sim-", dir=SHM if SHM.is_dir() else None))
         self.volume = self.folder / "volume"
         self.volume.mkdir()
@@ -131,7 +131,8 @@ class World:
             with patched(self):
                 try:
                     self.loop.run_until_complete(self._story())
-                    self.observer.judge_end()
+                    if not self.observer.violations:
+                        self.observer.judge_end()
                 except Violation as violation:
                     result.violations.append(str(violation))
                 except Stuck as stuck:
@@ -141,11 +142,19 @@ class World:
                     self.commander.crash()
         finally:
             self.loop.close()
+            self._close_files()
             shutil.rmtree(self.folder, ignore_errors=True)
         result.violations += self.observer.violations + self.loop.troubles
         result.faults, result.checks = self.faults.counts, self.observer.checks
         result.steps, result.seconds, result.callbacks = self.observer.steps, self.loop.now, self.loop.steps
         return result
+
+    def _close_files(self) -> None:
+        """What crashed processes had open."""
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith(str(self.folder)):
+                    os.close(int(name))
 
     async def _story(self) -> None:
         PROCESS.set(self.loop.root)
