@@ -161,7 +161,7 @@ def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig
     eventually(lambda: rig.run()["step"] >= 5, "five steps")
     kill(first)
     second = rig.agent(mock("--steps", 60, "--step-seconds", 0.02, "--save-every", 100_000), **ORPHAN)
-    second.heard("the trainer's command was changed")
+    second.heard("command, mode or volume was changed")
     assert second.wait() == 0, second.says()
     attempts = rig.run()["attempts"]
     assert [attempt["outcome"] for attempt in attempts] == ["drained", "completed"]
@@ -378,3 +378,79 @@ def test_what_is_damaged_on_the_pods_disk_costs_no_training(rig: Rig, harm: str)
         assert "set aside" in second.says() or "what follows in it is lost" in second.says()
     eventually(lambda: not guardian.tree(guard), "the old trainer's tree gone")
     rig.checkpoints()
+
+
+def test_two_agents_at_once_after_ones_death_leave_the_trainer_alone(rig: Rig) -> None:
+    command = mock("--steps", 150, "--step-seconds", 0.05, "--save-every", 50)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    kill(first)
+    both = [rig.agent(command, **ORPHAN) for _ in range(2)]
+    eventually(lambda: any("goes on with a new agent" in agent.says() for agent in both), "one takes over")
+    codes = sorted(agent.wait() for agent in both)
+    assert codes == [0, 75], "one trains it to its end, the other waits and hears that it has ended"
+    (attempt,) = rig.run()["attempts"]
+    assert (attempt["outcome"], attempt["last_step"]) == ("completed", 150)
+    assert steps(rig) == [f"{n}/150" for n in range(1, 151)]
+
+
+def test_what_was_begun_on_another_volume_ends_there(rig: Rig) -> None:
+    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    kill(first)
+    other = rig.root / "other-volume"
+    other.mkdir()
+    second = rig.agent(command, RELAY_L1_ROOT=str(other), **ORPHAN)
+    second.heard("command, mode or volume was changed")
+    assert second.wait() == 2, second.says()
+    assert "is not on this volume" in second.says()
+    assert rig.run()["newest_step"] >= 5
+    assert rig.checkpoints() == [rig.run()["newest_checkpoint"]]
+    assert rig.run()["status"] == "queued"
+
+
+def test_an_operator_who_no_longer_wants_it_stopped_is_heard_by_the_guardian(tmp_path: Path) -> None:
+    with rigged(tmp_path, lease_seconds=5.0) as rig:
+        command = mock("--steps", 160, "--step-seconds", 0.05, "--save-every", 50)
+        first = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
+        eventually(lambda: rig.run()["step"] >= 5, "five steps")
+        kill(first)
+        second = rig.agent(command, RELAY_STOP_GRACE="1", **ORPHAN)
+        assert second.wait() == 0, second.says()
+        (attempt,) = rig.run()["attempts"]
+        assert (attempt["outcome"], attempt["last_step"]) == ("completed", 160)
+        assert "agent.lease.cut_off" not in rig.kinds()
+        stop_all(rig)
+
+
+def test_taken_over_under_the_rule_to_stop_it_trains_on(tmp_path: Path) -> None:
+    with rigged(tmp_path, lease_seconds=5.0) as rig:
+        command = mock("--steps", 160, "--step-seconds", 0.05, "--save-every", 50)
+        stop = {"ON_LEASE_LOSS": "stop", "RELAY_STOP_GRACE": "1", **ORPHAN}
+        first = rig.agent(command, **stop)
+        eventually(lambda: rig.run()["step"] >= 5, "five steps")
+        kill(first)
+        second = rig.agent(command, **stop)
+        assert second.wait() == 0, second.says()
+        (attempt,) = rig.run()["attempts"]
+        assert (attempt["outcome"], attempt["last_step"]) == ("completed", 160)
+        assert "agent.lease.cut_off" not in rig.kinds()
+        stop_all(rig)
+
+
+def test_a_note_that_nobody_can_read_stops_its_trainer_before_another_starts(rig: Rig) -> None:
+    command = mock("--steps", 100, "--step-seconds", 0.05, "--save-every", 100_000)
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    guard = rig.guard()
+    kill(first)
+    (rig.pod_folder() / "attempt.json").write_bytes(b"garbage")
+    second = rig.agent(command, **ORPHAN)
+    second.heard("its trainer still runs: stopping it, so that it can save")
+    second.heard("waiting for run")
+    assert not guardian.tree(guard)
+    assert second.wait() == 0, second.says()
+    attempts = rig.run()["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["lost", "completed"]
+    assert attempts[1]["started_step"] >= 5, "from what it saved then"

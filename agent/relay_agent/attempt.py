@@ -64,6 +64,8 @@ class Holding:
     spool: Spool
     guard: str
     found: Found | None = None
+    same: bool = True
+    """Whether that was configured as we are."""
 
     @classmethod
     def new(cls, lease: Lease, config: RunConfig, newest: CheckpointRef | None, pod: Pod) -> Holding:
@@ -110,7 +112,7 @@ class Attempt:
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, margin)
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
-        self._rejoining = Rejoining(found, launch.digest, self.tenure, self.tell, stop) if found else None
+        self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
 
     @property
     def again(self) -> bool:
@@ -209,6 +211,8 @@ class Attempt:
             if math.isfinite(self.tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
                 trainer.dead_by(self.tenure.lease.safe_until)
             self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until)
+        elif self._rejoining is not None:
+            trainer.dead_by(0.0)  # the agent before may have had the other rule
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
         self.orders.trainer_is_up(trainer, self._folder.save_file(self.epoch), self._settings.save_signal)
@@ -249,11 +253,25 @@ class Attempt:
             return None
         try:
             note = Note(
-                VERSION, lease.run_id, self._settings.mode, lease.epoch, lease.token, lease.seconds,
-                self._holding.config, self._incarnation, self._launch.digest, self._launch.name, self._holding.guard,
-                self._settings.stop_grace, resume, resume_step, os.getpid(), start_of(os.getpid()),
-                self._pod.binding(folder),
-            )  # fmt: skip
+                version=VERSION,
+                run_id=lease.run_id,
+                mode=self._settings.mode,
+                volume=str(self._folder.root.absolute()),
+                epoch=lease.epoch,
+                token=lease.token,
+                lease_seconds=lease.seconds,
+                config=self._holding.config,
+                incarnation=self._incarnation,
+                digest=self._launch.digest,
+                trainer=self._launch.name,
+                guard=self._holding.guard,
+                grace=self._settings.stop_grace,
+                resume=resume,
+                resume_step=resume_step,
+                pid=os.getpid(),
+                start=start_of(os.getpid()),
+                binding=self._pod.binding(folder),
+            )
             self._pod.write(folder, note)
         except OSError as error:
             say(f"{folder} cannot be written: {error.strerror or error}; no later agent can take this attempt over")

@@ -141,8 +141,8 @@ class Beginning:
         return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
 
     def _is_behind(self, resume: Resume | None) -> bool:
-        """The line on this volume goes on beyond the newest one that the commander knows of: it lost its books, or never
-        heard of the later ones, and its newest may be pruned by now."""
+        """The line on this volume goes on beyond the newest one that the commander knows of: it lost its books, or
+        never heard of the later ones, and its newest may be pruned by now."""
         if self._newest is None or resume is None or not resume.on_line:
             return False
         return (resume.epoch, resume.step) > (self._newest.epoch, self._newest.step)

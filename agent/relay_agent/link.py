@@ -46,6 +46,9 @@ BACKOFF_CAP = 15.0
 FIRST_TRIES = 3
 """How often a commander may refuse us before the first session until that is an answer."""
 SAY_EVERY = 30.0
+"""Seconds until it is said again why there is no session."""
+SAY_AGAIN = 5.0
+"""The same for a reason that is not the one said last."""
 SYNC_EVERY = 1.0
 WINDOW = 4
 """Frames of one stream in flight."""
@@ -110,7 +113,8 @@ class Link:
         self._pace = Pace()
         self._last_telemetry = 0.0
         self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
-        self._said_at = float("-inf")
+        self._said: dict[str, float] = {}  # why there was no session, and when that was said
+        self._said_last = ""
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
         """Of the attempt that goes on."""
@@ -225,10 +229,19 @@ class Link:
             cap = min(BACKOFF_CAP, 0.25 * 2.0 ** min(tries, 10))
             if not self.sessions and refused:
                 pass  # asked again soon, and then it is an answer
-            elif self._clock.boot() - self._said_at >= SAY_EVERY or tries == 1:
-                self._said_at = self._clock.boot()
-                self._say(f"{who}{self.trouble}; trying again")
+            else:
+                self._explain(f"{who}{self.trouble}; trying again", at_once=tries == 1)
             await asyncio.sleep(self._rng.uniform(0.05, cap))
+
+    def _explain(self, why: str, at_once: bool) -> None:
+        """Another reason is said as it comes, the same one seldom."""
+        now = self._clock.boot()
+        self._said = {words: at for words, at in self._said.items() if now - at < SAY_EVERY}
+        wait = SAY_EVERY if why == self._said_last else SAY_AGAIN
+        if at_once or now - self._said.get(why, float("-inf")) >= wait:
+            self._said[why] = now
+            self._said_last = why
+            self._say(why)
 
     async def _session(self) -> None:
         """One connection from proof to end. RelayError says why there was none."""

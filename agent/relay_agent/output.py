@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from relaytui.wire.text import MAX_LINE, clean
+from relaytui.wire.text import MAX_LINE, are_clean, are_long, clean
 
 BAR_EVERY = 0.5
 """Seconds between two states of a bar."""
@@ -68,9 +68,9 @@ class Lines:
             return False
         text = block.decode("utf-8", "replace")
         lines = text.split("\n")
-        if max(map(len, lines)) > MAX_LINE:
+        if are_long(lines):
             return False
-        if text.isascii() and text.replace("\n", "").isprintable():
+        if are_clean(lines):
             pieces.extend([Piece(line, True) for line in lines])
         else:
             pieces.extend([Piece(clean(line), True) for line in lines])

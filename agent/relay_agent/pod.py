@@ -6,6 +6,8 @@ nothing over (design §4.9).
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, Id
 from relaytui.wire.messages import RunConfig
 
-VERSION = 1
+VERSION = 2
 NOTE, DONE = "attempt.json", "done"
 MAX_NOTE = 64 << 10
 
@@ -41,6 +43,7 @@ class Note(Struct, frozen=True):
     version: int
     run_id: Id
     mode: str
+    volume: str  # the run's folder
     epoch: Epoch
     token: Token
     lease_seconds: float
@@ -64,6 +67,24 @@ class Pod:
     def __init__(self, root: Path, clock: Clock) -> None:
         self.root = root
         self._clock = clock
+        self._lock = -1
+
+    def hold(self, run_id: str) -> bool:
+        """Be the one agent of this run here that takes over what others left, until this process ends. False: another
+        is. Where the pod's disk takes no lock there is nothing to take over either."""
+        try:
+            folder = self.root / "runs" / run_id
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | guardian.OURS, 0o600)
+        except OSError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            return error.errno != errno.EWOULDBLOCK
+        self._lock = fd
+        return True
 
     def folder(self, run_id: str, epoch: int) -> Path:
         return self.root / "runs" / run_id / f"e{epoch:08d}"

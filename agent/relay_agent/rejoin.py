@@ -27,12 +27,12 @@ STORIES = {
 
 
 class Rejoining:
-    """`digest`: of the command as it is configured now."""
+    """`same`: whether command, mode and volume are configured as they were."""
 
-    def __init__(self, found: Found, digest: str, tenure: Tenure, tell: Teller, stop: Stop) -> None:
+    def __init__(self, found: Found, same: bool, tenure: Tenure, tell: Teller, stop: Stop) -> None:
         self.found = found
         self.note = found.note
-        self._same = found.note.digest == digest
+        self._same = same
         self._tell = tell
         self._stop = stop
         self.act = RULES[found.trainer, Standing.SAME, self._same]
@@ -70,8 +70,8 @@ class Rejoining:
         self.act = RULES[self.found.trainer, standing, self._same]
 
     def _drain(self) -> None:
-        say("the trainer's command was changed: stopping the old one, so that the new one goes on from what it saves")
-        self._stop.ask(Why.CHANGED, "its command was changed")
+        say("command, mode or volume was changed: stopping the old trainer; a new one goes on from what it saves")
+        self._stop.ask(Why.CHANGED, "its command, mode or volume was changed")
 
 
 async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:

@@ -10,6 +10,7 @@ import random
 import secrets
 import signal
 import socket
+from pathlib import Path
 
 import relaytui
 from relay_agent.acquire import Grant, acquire
@@ -24,7 +25,7 @@ from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.takeover import Found, backlog, look
 from relay_agent.trainer import Launch, find_launch
-from relay_agent.volume import RunFolder, open_run
+from relay_agent.volume import RunFolder, open_again, open_run
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import PROTOCOL, Capability, Hello, Order, Refused
@@ -59,11 +60,13 @@ class Runner:
         settings = self._settings
         launch = find_launch(settings)
         folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
-        found = await asyncio.to_thread(look, self._pod, settings.run_id)
+        first = await asyncio.to_thread(self._pod.hold, settings.run_id)
+        found = await asyncio.to_thread(look, self._pod, settings.run_id) if first else None
         if found is not None:
             self._incarnation = found.note.incarnation  # the same holder, for all that the commander needs to know
         link = self._connect()
-        link.backlog = await asyncio.to_thread(backlog, self._pod, settings.run_id, found)
+        if first:
+            link.backlog = await asyncio.to_thread(backlog, self._pod, settings.run_id, found)
         side = [asyncio.create_task(link.run(), name="link"), asyncio.create_task(link.sync(), name="sync")]
         try:
             if found is not None:
@@ -91,13 +94,17 @@ class Runner:
     async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool]:
         """Take over what an earlier agent left; the exit code, and whether the run is to be acquired anew."""
         note = found.note
+        volume = folder
+        if note.volume != str(folder.root.absolute()):  # it goes on where it began
+            volume = await asyncio.to_thread(open_again, Path(note.volume))
+        same = (note.digest, note.mode, volume) == (launch.digest, self._settings.mode, folder)
         # Until it is renewed nobody knows whether it is still ours: nothing that needs that is done.
         lease = Lease(note.run_id, note.epoch, note.token, note.lease_seconds, -math.inf)
         spool = Spool(note.run_id, note.epoch, note.token, found.folder, trouble=say)
         await asyncio.to_thread(spool.load)
         spool.rewind()  # the link may be up already: it asks first how far the commander is
-        holding = Holding(lease, note.config, None, spool, note.guard, found)
-        code = await self._attempted(holding, folder, launch, link)
+        holding = Holding(lease, note.config, None, spool, note.guard, found, same)
+        code = await self._attempted(holding, volume, launch, link)
         assert self._attempt is not None
         again = self._attempt.again
         if again:

@@ -30,8 +30,8 @@ does it without it."""
 LAST_WORD = 30.0
 """Seconds that a guardian has for what a trainer left behind and for the end of the log."""
 FIRST_WORD = 60.0
-ATTACH = 5.0
-"""Seconds that a guardian has to greet a new agent."""
+GREETING = 30.0
+"""Seconds that a guardian that listens has to greet a new agent: it may be at its last work, on a slow volume."""
 
 
 class Ending(NamedTuple):

@@ -19,7 +19,7 @@ from relay_agent import guardian
 from relay_agent.pod import DONE, Note, Pod
 from relay_agent.process import say
 from relay_agent.spool import Spool
-from relay_agent.supervise import ATTACH, Ending, stop_leftovers, thaw
+from relay_agent.supervise import GREETING, Ending, stop_leftovers, thaw
 
 KILLED = 128 + 9
 
@@ -72,6 +72,10 @@ for _trainer in (Trainer.STOPPED, Trainer.CRASHED):
         RULES[_trainer, Standing.UNKNOWN, _changed] = Act.AGAIN
 
 
+SAVES = 120.0
+"""Seconds without a word that a trainer nobody can take over has to save and stop."""
+
+
 @dataclass(frozen=True)
 class Found:
     """An attempt of an agent that is gone. `line`: to the guardian of a trainer that runs; `ending`: of one that does
@@ -100,14 +104,17 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
     """What agents that are gone could not deliver, of any run; what is delivered is forgotten. Blocking."""
     spools: list[Spool] = []
     for folder, note in pod.notes():
-        if note is None and any(folder.iterdir()):
-            say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
-            pod.aside(folder)
+        if note is None:
+            _set_aside(pod, folder, run_id)
         if note is None or (found is not None and folder == found.folder):
             continue
         if pod.is_here(folder, note) and not (folder / DONE).exists():
-            if pod.agent_lives(note) or note.run_id != run_id:
-                continue  # somebody else's
+            if pod.agent_lives(note):
+                continue
+            if note.run_id != run_id:
+                if (folder / guardian.SOCKET).exists() and not (folder / guardian.ENDED).exists():
+                    say(f"a trainer of run {note.run_id} may still run on this pod: an agent of that run takes it over")
+                continue
             stop_leftovers(note.guard)
         spool = Spool(note.run_id, note.epoch, note.token, folder, trouble=say)
         spool.load()
@@ -116,6 +123,27 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
         else:
             spools.append(spool)
     return spools
+
+
+def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
+    """Nobody can take over what nobody can read. Its trainer, if there is one, may save before the next one starts."""
+    if not any(folder.iterdir()):
+        return
+    say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
+    mark = f"{run_id}.{int(folder.name[1:])}." if folder.parent.name == run_id and folder.name[1:].isdigit() else ""
+    line = _call(folder) if mark else None
+    if line is not None:
+        say("its trainer still runs: stopping it, so that it can save")
+        with suppress(OSError):
+            line.setblocking(True)
+            line.settimeout(SAVES)
+            line.sendall(guardian.STOP + b"\n")
+            while line.recv(1 << 16):
+                continue
+        line.close()
+    if mark:
+        stop_leftovers(mark)
+    pod.aside(folder)
 
 
 def _look(folder: Path, note: Note) -> Found:
@@ -133,7 +161,7 @@ def _call(folder: Path) -> socket.socket | None:
     """A line to the guardian of this attempt, once it has answered; None where there is none."""
     line = socket.socket(socket.AF_UNIX)
     try:
-        line.settimeout(ATTACH)
+        line.settimeout(GREETING)
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             short = Path(f"/proc/self/fd/{at}")  # a socket's whole path may have 107 bytes
@@ -141,7 +169,7 @@ def _call(folder: Path) -> socket.socket | None:
         finally:
             os.close(at)
         thaw(_peer(line))
-        if select.select([line], [], [], ATTACH)[0] and line.recv(1, socket.MSG_PEEK):
+        if select.select([line], [], [], GREETING)[0] and line.recv(1, socket.MSG_PEEK):
             line.setblocking(False)
             return line
     except OSError:

@@ -30,6 +30,8 @@ from relaytui.wire.ids import Epoch, Id, is_id
 _CLAIM = re.compile(r"([0-9]{8,16})\.json\Z")
 _EPOCH = re.compile(r"e([0-9]{8,16})\Z")
 _MAX_CLAIM = 64 << 10
+PROBES = 5
+"""How often the volume is tried before it counts as unusable."""
 MAX_EPOCH = 2**53 - 2**40
 """Far from where epochs end on the wire, so that there is always a next one."""
 MAX_JUMP = 1_000_000
@@ -164,7 +166,7 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
         _try_writing(disk, run.root)
         for path in (run.ckpt, run.root, run.root.parent, l1_root):
             sync_folder(disk, path)
-        run = RunFolder(run.root, renames_in_one_step(run.trash, disk))
+        run = RunFolder(run.root, _renames_in_one_step(run, disk))
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | Path) else run.root
         raise RelayError(
@@ -176,6 +178,22 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
     if not run.atomic:
         say(f"{l1_root} renames folders file by file: checkpoints are copied, and made by their manifest alone")
     return run
+
+
+def _renames_in_one_step(run: RunFolder, disk: Disk) -> bool:
+    """Tried where what is left of it gets cleared; whoever prunes beside us may do so in the middle."""
+    for _ in range(PROBES):
+        with suppress(FileNotFoundError):
+            return renames_in_one_step(run.trash, disk)
+    return renames_in_one_step(run.trash, disk)
+
+
+def open_again(root: Path) -> RunFolder:
+    """The folder of a run that was open before. It may be gone: the attempt that goes on there says so."""
+    try:
+        return open_run(root.parents[1], root.name)
+    except (RelayError, IndexError):
+        return RunFolder(root)
 
 
 def _try_writing(disk: Disk, path: Path) -> None:

@@ -45,10 +45,10 @@ def processes() -> dict[int, tuple[int, int]]:
 
 
 def carries(pid: int, marker: bytes) -> bool:
-    """Whether the process was started with `marker` (NAME=value) in its environment."""
+    """Whether the process was started with `marker` (NAME=value, or how such a one begins) in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return marker in file.read().split(b"\0")
+            return any(variable.startswith(marker) for variable in file.read().split(b"\0"))
     except OSError:
         return False
 
