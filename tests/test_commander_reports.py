@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from commander_kit import FakeClock, Kit, ended, log, published, running, started, step
 
 from relaytui.commander.model import kinds
+from relaytui.commander.services import telemetry
+from relaytui.wire import reports
+from relaytui.wire.codec import encode
 
 
 @pytest.fixture
@@ -285,3 +289,26 @@ async def test_renewals_are_answered_while_telemetry_floods(kit: Kit) -> None:
     while acked < 20_000:
         acked = (await flood.hear("ack"))["seq"]
     assert (await kit.attempts("run-1"))[0]["lines"] == 20_000
+
+
+async def test_cleaning_a_frame_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "SLICE", -1.0)  # no line is cleaned in less
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    frame: list[reports.AnyReport] = [
+        reports.Log(1.0, 1, ["\x1b[31mred"] * 50), reports.Step(1.0, 1, metrics={"l\x1b[0moss": 2.0})
+    ]  # fmt: skip
+    said, raw = await telemetry.cleaned(frame, b"", tidy=False)
+    beside.cancel()
+    assert turns >= 50
+    assert said == [reports.Log(1.0, 1, ["red"] * 50), reports.Step(1.0, 1, metrics={"loss": 2.0})]
+    assert raw == encode(said)
+    same = [reports.Log(1.0, 1, ["損失 2.5", "plain"])]
+    assert await telemetry.cleaned(same, b"as it came", tidy=False) == (same, b"as it came")

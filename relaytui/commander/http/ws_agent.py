@@ -16,6 +16,7 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Extended
 from relaytui.commander.services.reports import Applied, Missing
 from relaytui.commander.services.telemetry import Stream as TelemetryStream
+from relaytui.commander.services.telemetry import cleaned
 from relaytui.commander.services.workers import wire_order
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import (
@@ -247,9 +248,8 @@ class AgentSession:
         if stream is None:
             return
         acked = self._telemetry_taken(message, len(data))
-        missing = self._core.telemetry.ingest(
-            stream, message.first_seq, message.reports, message.raw, is_tidy(message.raw), acked
-        )
+        reports, raw = await cleaned(message.reports, message.raw, is_tidy(message.raw))
+        missing = self._core.telemetry.ingest(stream, message.first_seq, reports, raw, acked)
         if missing is not None:
             self._landed(len(data))
             self._gap(message, missing)

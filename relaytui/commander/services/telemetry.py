@@ -5,8 +5,10 @@ Per report nothing is done but what typed decoding and cleaning need; everything
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from msgspec.structs import replace
 
@@ -23,10 +25,12 @@ from relaytui.wire.feed import Point
 from relaytui.wire.numbers import Number
 from relaytui.wire.proof import token_hash
 from relaytui.wire.reports import AnyReport, Gap, Log, Step
-from relaytui.wire.text import MAX_LINE, clean
+from relaytui.wire.text import are_clean, are_long, clean
 
 SHOWN = ("loss", "lr", "reward")
 """Metrics whose last values are kept; points of all of them are in the frames."""
+SLICE = 0.005
+"""Seconds of the loop that cleaning one connection's text may take at a stretch."""
 _KINDS = frozenset({Step, Log, Gap})
 
 Acked = Callable[[int, BaseException | None], None]
@@ -89,9 +93,9 @@ class Telemetry:
                 del self._streams[key]
 
     def ingest(
-        self, stream: Stream, first_seq: int, reports: Sequence[AnyReport], raw: bytes, tidy: bool, acked: Acked
+        self, stream: Stream, first_seq: int, reports: Sequence[AnyReport], raw: bytes, acked: Acked
     ) -> Missing | None:
-        """`raw` is the JSON array that `reports` came in; `tidy` that its text is clean but for long lines.
+        """`reports` are clean; `raw` is the JSON array of them.
 
         `acked(seq, error)` is called after the commit with how far the stream is stored.
         """
@@ -107,10 +111,7 @@ class Telemetry:
         known = stream.received + 1 - first_seq
         if known:
             reports, first_seq = reports[known:], first_seq + known
-        cleaned = reports if tidy and not _has_long_line(reports) else _cleaned(reports)
-        data = raw
-        if known or cleaned is not reports:
-            reports, data = cleaned, encode(list(cleaned))
+            raw = encode(list(reports))
         at = self._clock.wall()
         first_line, last_line = _line_span(reports)
         last = _after(stream.last, reports, at, last_seq)
@@ -121,7 +122,7 @@ class Telemetry:
         if last_seq > stream.published:
             stream.published = last_seq
             self._show(last, reports)
-        self._add(stream, store.Frame(first_seq, last_seq, first_line, last_line, at, data), acked)
+        self._add(stream, store.Frame(first_seq, last_seq, first_line, last_line, at, raw), acked)
         return None
 
     def skip(self, stream: Stream, first_seq: int, last_seq: int, acked: Acked) -> Missing | int:
@@ -213,26 +214,28 @@ def _span(report: AnyReport) -> tuple[int, int] | None:
     return None
 
 
-def _has_long_line(reports: Sequence[AnyReport]) -> bool:
+async def cleaned(reports: Sequence[AnyReport], raw: bytes, tidy: bool) -> tuple[Sequence[AnyReport], bytes]:
+    """The reports with clean text and their JSON array; the very same where all were clean already.
+
+    `tidy` says that the text is clean but for long lines. What takes long gives way to others every `SLICE` seconds:
+    a frame of nothing but control characters holds up no renewal.
+    """
+    changed: list[AnyReport] = []
+    until = perf_counter() + SLICE
     for report in reports:
-        if type(report) is Log:
+        if isinstance(report, Log) and (are_long(report.lines) if tidy else not are_clean(report.lines)):
+            lines: list[str] = []
             for line in report.lines:
-                if len(line) > MAX_LINE:
-                    return True
-    return False
-
-
-def _cleaned(reports: Sequence[AnyReport]) -> Sequence[AnyReport]:
-    """The reports with clean text; the very same where all were clean already."""
-    cleaned = [clean_report(report) for report in reports]
-    return reports if all(new is old for new, old in zip(cleaned, reports, strict=True)) else cleaned
-
-
-def clean_report(report: AnyReport) -> AnyReport:
-    """The report with clean text; itself where it was clean already."""
-    if isinstance(report, Log):
-        lines = [clean(line) for line in report.lines]
-        return report if lines == report.lines else replace(report, lines=lines)
-    if isinstance(report, Step) and not all(name.isascii() and name.isprintable() for name in report.metrics):
-        return replace(report, metrics={clean(name, 128) or "?": value for name, value in report.metrics.items()})
-    return report
+                lines.append(clean(line))
+                if perf_counter() > until:
+                    await asyncio.sleep(0)
+                    until = perf_counter() + SLICE
+            changed.append(report if lines == report.lines else replace(report, lines=lines))
+        elif isinstance(report, Step) and not tidy and not are_clean(list(report.metrics)):
+            names = {clean(name, 128) or "?": value for name, value in report.metrics.items()}
+            changed.append(replace(report, metrics=names))
+        else:
+            changed.append(report)
+    if all(new is old for new, old in zip(changed, reports, strict=True)):
+        return reports, raw
+    return changed, encode(changed)
