@@ -156,11 +156,22 @@ async def test_a_key_typed_into_the_filter_is_text(commander: ScriptedCommander)
 async def test_an_empty_commander_says_what_to_do_next(commander: ScriptedCommander) -> None:
     commander.greeting = [snapshot()]
     async with dashboard(commander) as rig:
-        await rig.shows("no runs yet", f"COMMANDER_URL={commander.endpoint.url}", "relay-agent run", "relay-tui demo")
+        wanted = (f"export COMMANDER_URL={commander.endpoint.url}", "RELAY_SHARED_SECRET=", "relay-tui token worker")
+        shown = await rig.shows("no runs yet", *wanted, "RUN_ID=first relay-agent", "relay-tui demo")
+        assert "relay-agent run" not in shown, "there is no such command"
+        assert "…" not in shown.replace("SECRET=…", "")
         await rig.press("2")
-        await rig.shows("no workers yet", "relay-agent doctor")
+        shown = await rig.shows("no workers yet", *wanted, "relay-agent doctor")
+        assert "…" not in shown.replace("SECRET=…", "")
         await rig.press("3")
         await rig.shows("nothing has happened yet")
+
+
+async def test_what_to_do_next_is_whole_in_a_narrow_terminal(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot()]
+    async with dashboard(commander, size=(50, 24)) as rig:
+        shown = await rig.shows("no runs yet", "this commander:", "token worker", "relay-tui demo")
+        assert "…" not in shown.replace("SECRET=…", "")
 
 
 async def test_connecting_says_to_whom_and_why_it_takes_long(commander: ScriptedCommander) -> None:

@@ -143,16 +143,20 @@ def run_items(mirror: Mirror, now: float) -> Iterable[Item]:
 def _no_runs(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
     return (
         (Piece("no runs yet", "strong"),),
-        (
-            Piece(
-                "A run appears when an agent asks for it. Start one on any machine that reaches this commander:",
-                "muted",
-            ),
-        ),
+        (Piece("A run appears when an agent asks for it. On any machine that reaches this commander:", "muted"),),
         (),
-        (Piece(f"COMMANDER_URL={url or 'http://…'} RUN_ID=first relay-agent run"),),
+        *_let_in(url),
+        (Piece("RUN_ID=first relay-agent"),),
         (),
         (Piece("or watch a whole fleet work here:  ", "muted"), Piece("relay-tui demo")),
+    )
+
+
+def _let_in(url: str) -> Sequence[Sequence[Piece]]:
+    """What an agent must be told, as one types it there."""
+    return (
+        (Piece("export RELAY_SHARED_SECRET=…   "), Piece("what `relay-tui token worker` prints here", "muted")),
+        (Piece(f"export COMMANDER_URL={url or 'http://…'}"),),
     )
 
 
@@ -207,9 +211,10 @@ def worker_items(mirror: Mirror, now: float) -> Iterable[Item]:
 def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
     return (
         (Piece("no workers yet", "strong"),),
-        (Piece("An agent shows up here as soon as it reached this commander:", "muted"),),
+        (Piece("An agent shows up here as soon as it reached this commander. On its machine:", "muted"),),
         (),
-        (Piece(f"COMMANDER_URL={url or 'http://…'} relay-agent doctor"), Piece("   says what is in its way", "muted")),
+        *_let_in(url),
+        (Piece("relay-agent doctor   "), Piece("says what is in its way", "muted")),
     )
 
 

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from relaytui.dashboard.actions import Place, widget_bindings
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Based, ink_of
-from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, strip_of, width_of
+from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, folded, strip_of, width_of
 
 HEADER = 1
 EXTRA = 8
@@ -312,10 +312,9 @@ class Table(Based, ScrollView, can_focus=True):
             return self._header(placed, base, width)
         index = y - HEADER + self.scroll_offset.y
         if not self.rows:
-            if 0 <= y - HEADER - 1 < len(self._notice):
-                return strip_of(
-                    fit([Piece("  "), *self._notice[y - HEADER - 1]], width), ink_of(self), base, width=width
-                )
+            said = self._notice_lines(width - 2)
+            if 0 <= y - HEADER - 1 < len(said):
+                return strip_of(fit([Piece("  "), *said[y - HEADER - 1]], width), ink_of(self), base, width=width)
             return Strip.blank(width, base)
         if index >= len(self.rows):
             return Strip.blank(width, base)
@@ -325,6 +324,14 @@ class Table(Based, ScrollView, can_focus=True):
         if strip is None:
             strip = self._strips[row.key, selected] = self._draw(row, selected, placed, base, width)
         return strip
+
+    def _notice_lines(self, width: int) -> list[Sequence[Piece]]:
+        """What is wider goes on in the next line."""
+        lines: list[Sequence[Piece]] = []
+        for line in self._notice:
+            fits = sum(width_of(text) for text, _ in line) <= width
+            lines += [line] if fits else folded(line, width)
+        return lines
 
     def _header(self, placed: list[_Placed], base: Style, width: int) -> Strip:
         pieces = [Piece(" ")]
