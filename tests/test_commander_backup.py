@@ -159,6 +159,7 @@ def test_a_restore_keeps_what_it_replaced_and_is_another_history(state: Path) ->
     key = "SELECT value FROM meta WHERE key = 'generation'"
     assert rows(state / "relay.db", key) != rows(saved, key)
     assert not list(state.glob(".relay.db*"))
+    assert [path.name for path in state.glob("relay.db*") if path.name.endswith(("-shm", "-wal"))] == []
 
 
 @pytest.mark.parametrize("kind", ["garbage", "empty", "telemetry", "newer", "damaged", "missing", "folder"])
@@ -181,7 +182,18 @@ def test_what_is_no_backup_changes_nothing(state: Path, tmp_path: Path, kind: st
         put_back(state, source)
     assert caught.value.exit_code == Exit.STATE
     assert str(source) in str(caught.value)
+    assert "relay-tui restore" not in caught.value.hint, "that is what they did"
+    assert "--state" not in caught.value.hint
+    if kind == "newer":
+        assert "upgrade" in caught.value.hint
+    else:
+        assert "nothing has changed; name another backup (`relay-tui backup` makes them)" in caught.value.hint
     assert {path.name: path.read_bytes() for path in state.iterdir() if path.is_file()} == before
+    if kind != "newer":
+        back_up(state, AT)
+        with pytest.raises(RelayError, match="source") as caught:
+            put_back(state, source)
+        assert str(backups(state)[0]) in caught.value.hint
 
 
 def test_a_damaged_state_is_restored_all_the_same(state: Path) -> None:

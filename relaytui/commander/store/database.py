@@ -15,6 +15,7 @@ from relaytui.wire.files import first_bytes
 APPLICATION_ID = 0x52656C61  # "Rela"
 MAGIC = b"SQLite format 3\0"
 SIDE_FILES = ("", "-wal", "-shm", "-journal")
+NEWER = "upgrade relay-tui"
 OLDEST_SQLITE = (3, 35, 0)
 
 
@@ -111,9 +112,7 @@ def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
         raise unusable(path, "is a database of another program", "name another state folder (--state)")
     known = len(schema.migrations())
     if version > known:
-        raise unusable(
-            path, f"was written by a newer Relay (schema {version}, this one knows {known})", "upgrade relay-tui"
-        )
+        raise unusable(path, f"was written by a newer Relay (schema {version}, this one knows {known})", NEWER)
     if version < 0 or (version == 0 and not empty):
         raise damaged(path, f"its schema version is {version}")
     return version

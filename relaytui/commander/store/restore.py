@@ -15,11 +15,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from relaytui.commander.store import history
-from relaytui.commander.store.backup import copy_whole
-from relaytui.commander.store.database import RELAY, SIDE_FILES, open_database
+from relaytui.commander.store.backup import backups, copy_whole
+from relaytui.commander.store.database import NEWER, RELAY, SIDE_FILES, open_database
 from relaytui.commander.store.durable import stamp, sync_file, sync_folder
 from relaytui.commander.store.errors import of_sqlite, unusable
 from relaytui.commander.store.writer import Tx
+from relaytui.wire.errors import RelayError
 from relaytui.wire.status import ACTIVE
 from relaytui.wire.text import clean
 
@@ -64,8 +65,10 @@ def restore(state: Path, source: Path, at: float) -> Restored:
         sync_file(work)
         work.rename(pending)  # from here on it is restored: whoever opens the folder next finishes it
         sync_folder(state)
+    except RelayError as error:
+        raise _of_backup(error, work, source, state) from None
     except sqlite3.Error as error:
-        raise of_sqlite(source, error) from None
+        raise _of_backup(of_sqlite(source, error), work, source, state) from None
     except OSError as error:
         raise unusable(state, f"cannot be written: {error.strerror}", "see its permissions and its disk") from None
     finally:
@@ -83,11 +86,30 @@ def finish(state: Path) -> Path | None:
     # The logs first: beside another database they would be taken for its own.
     for suffix in sorted(SIDE_FILES, key=len, reverse=True):
         with contextlib.suppress(FileNotFoundError):
+            if _says_nothing(current.with_name(current.name + suffix)):
+                current.with_name(current.name + suffix).unlink()
+                continue
             current.with_name(current.name + suffix).rename(aside.with_name(aside.name + suffix))
             sync_folder(state)
     pending.rename(current)
     sync_folder(state)
     return aside if aside.exists() else None
+
+
+def _says_nothing(side: Path) -> bool:
+    """The index of a log, and a log without entries: looking at a database leaves both beside it."""
+    return side.name.endswith("-shm") or (side.name.endswith("-wal") and side.stat().st_size == 0)
+
+
+def _of_backup(error: RelayError, work: Path, source: Path, state: Path) -> RelayError:
+    """What is wrong with the backup, said of the file that was named; of relay.db nothing is wrong."""
+    message = error.message.replace(str(work), str(source))
+    if not message.startswith(str(source)) or error.hint == NEWER:
+        return RelayError(error.code, message, error.hint, exit_code=error.exit_code, status=error.status)
+    newest = [path for path in backups(state) if path != source]
+    known = f"the newest of this folder is {newest[0]}" if newest else "`relay-tui backup` makes them"
+    hint = f"nothing has changed; name another backup ({known})"
+    return RelayError(error.code, message, hint, exit_code=error.exit_code, status=error.status)
 
 
 def _adapt(work: Path, source: Path, current: Path, at: float) -> int:
