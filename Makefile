@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench picture format wheel clean
+.PHONY: help venv demo test faults check bench picture format wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ demo: venv ## real training live: commander, three agents, one killed on the way
 
 test: venv ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+faults: venv ## 20,000 simulated worlds of faults, and the bugs planted in them (ARGS="--seeds 1-1000")
+	$(BIN)/python -m tests.faults --bugs
+	$(BIN)/python -m tests.faults --seeds 1-20000 --jobs 2 $(ARGS)
 
 check: venv ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tests.faults.sim.planted import BUGS
 from tests.faults.sim.world import Result, World
-
 
 TRIES = 60
 """Worlds that a planted bug has to escape."""
@@ -23,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", metavar="A-B", default="1-500", help="worlds A to B (default %(default)s)")
     made.add_argument("--bugs", nargs="*", metavar="NAME", help="plant each bug, and say which judge catches it")
     made.add_argument("--clean", action="store_true", help="without faults")
+    made.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
     made.add_argument("-v", "--verbose", action="store_true", help="tell the story of each")
     return made
 
@@ -40,15 +42,27 @@ def main(argv: Sequence[str]) -> int:
         first, _, last = args.seeds.partition("-")
     began = time.perf_counter()
     results: list[Result] = []
-    for seed in range(int(first), int(last or first) + 1):
-        result = World(seed, faulty=not args.clean, verbose=args.verbose).run()
+    for result in each(range(int(first), int(last or first) + 1), args):
         results.append(result)
         if not result.ok:
-            print(
-                f"seed {seed}: {result.violations[0]}\n  replay it: python -m tests.faults --seed {seed} -v", flush=True
-            )
+            print(f"seed {result.seed}: {result.violations[0]}", flush=True)
+            print(f"  replay it: python -m tests.faults --seed {result.seed} -v", flush=True)
     print(summary(results, time.perf_counter() - began))
     return 0 if all(result.ok for result in results) else 1
+
+
+def each(seeds: Sequence[int], args: argparse.Namespace) -> Iterator[Result]:
+    """The results in the order of their seeds."""
+    live = functools.partial(one, faulty=not args.clean, verbose=args.verbose)
+    if args.jobs == 1 or len(seeds) == 1:
+        yield from map(live, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
+        yield from pool.imap(live, seeds, chunksize=5)
+
+
+def one(seed: int, *, faulty: bool, verbose: bool) -> Result:
+    return World(seed, faulty=faulty, verbose=verbose).run()
 
 
 def catch(names: Sequence[str], seed: int | None) -> int:
@@ -74,9 +88,10 @@ def summary(results: Sequence[Result], took: float) -> str:
         faults += result.faults
         checks += result.checks
     failed = [result.seed for result in results if not result.ok]
+    hours = sum(result.seconds for result in results) / 3600
+    steps, callbacks = (sum(getattr(result, name) for result in results) for name in ("steps", "callbacks"))
     lines = [
-        f"{len(results)} worlds in {took:.1f} s: {sum(result.seconds for result in results) / 3600:.1f} hours of theirs, "
-        f"{sum(result.steps for result in results)} steps trained, {sum(result.callbacks for result in results)} callbacks",
+        f"{len(results)} worlds in {took:.1f} s: {hours:.1f} hours of theirs, {steps} steps trained, {callbacks} callbacks",
         f"faults injected ({sum(faults.values())}): " + ", ".join(f"{name} {n}" for name, n in sorted(faults.items())),
         f"invariants checked ({sum(checks.values())}): "
         + ", ".join(f"{name} {n}" for name, n in sorted(checks.items())),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from relaytui.wire.errors import RelayError
+from relaytui.wire.status import OrderKind
 from tests.faults.sim.loop import Host
 from tests.faults.sim.pod import PodHost
 
@@ -368,7 +369,7 @@ class Faults:
         async def act() -> None:
             self.world.observer.ordered(epoch)
             try:
-                await core.orders.drain(self.world.plan.run_id, epoch, "op", "because")
+                await core.orders.give(OrderKind.DRAIN, self.world.plan.run_id, epoch, "op", "because")
             except RelayError as error:
                 self.world.log(commander.process, f"drain: {error}")
 

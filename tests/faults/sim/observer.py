@@ -329,7 +329,7 @@ class Observer:
                 self.check(
                     "one holder",
                     free or other.safe_until <= self.now,
-                    f"epoch {epoch} is granted while that of {other.epoch} is safe for {other.safe_until - self.now:.2f} s",
+                    f"epoch {epoch} is granted, {other.epoch} is safe for {other.safe_until - self.now:.2f} s",
                 )
             self.held[epoch] = Held(epoch, incarnation, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")

@@ -151,10 +151,10 @@ class World:
 
     def _close_files(self) -> None:
         """What crashed processes had open."""
-        for name in os.listdir("/proc/self/fd"):
+        for entry in list(Path("/proc/self/fd").iterdir()):
             with suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{name}").startswith(str(self.folder)):
-                    os.close(int(name))
+                if entry.readlink().is_relative_to(self.folder):
+                    os.close(int(entry.name))
 
     async def _story(self) -> None:
         PROCESS.set(self.loop.root)
