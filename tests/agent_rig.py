@@ -72,6 +72,11 @@ class Rig:
     state_folder: Path | None = None
     commander: subprocess.Popen[bytes] | None = None
     agents: list[Agent] = field(default_factory=list)
+    host: str = "127.0.0.1"
+    serving: dict[str, str] = field(default_factory=dict)
+    """Variables of the commander's besides."""
+    within: tuple[str, ...] = ()
+    """Words before an agent's command, such as `ip netns exec NAME`."""
 
     @property
     def volume(self) -> Path:
@@ -89,7 +94,7 @@ class Rig:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start_commander(self) -> None:
         if not self.port:
@@ -97,7 +102,7 @@ class Rig:
                 free.bind(("127.0.0.1", 0))
                 self.port = free.getsockname()[1]
         env = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-        env |= {"RELAY_SHARED_SECRET": SECRET, "RELAY_LEASE_SECONDS": str(self.lease_seconds)}
+        env |= {"RELAY_SHARED_SECRET": SECRET, "RELAY_LEASE_SECONDS": str(self.lease_seconds)} | self.serving
         with (self.root / "commander.log").open("ab") as log:
             self.commander = subprocess.Popen(
                 [TUI, "--state", self.state, "serve", "--port", str(self.port)],
@@ -166,7 +171,7 @@ class Rig:
         with path.open("wb") as log:
             out = log if stderr is None else stderr
             process = subprocess.Popen(
-                [AGENT], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=out, cwd=self.root
+                [*self.within, AGENT], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=out, cwd=self.root
             )
         self.agents.append(Agent(process, path))
         return self.agents[-1]
