@@ -262,6 +262,25 @@ async def test_the_key_bar_at_80_columns_has_what_can_be_done(commander: Scripte
 # -- quitting ------------------------------------------------------------------------------------------------------
 
 
+async def test_no_word_in_the_corner_covers_what_a_dialog_says(commander: ScriptedCommander) -> None:
+    def whole() -> bool:
+        return all(part in rig.text for part in ("asks gets it", "Force-acquire   │", "esc cancel ─╯"))
+
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        rig.app.NOTIFICATION_TIMEOUT = 60
+        for word in ("one", "two"):
+            rig.app.say(f"{word} is said before it was asked " * 4, severity="warning")
+        await rig.shows("two is said before")
+        await rig.press("f")
+        await rig.becomes(whole)
+        rig.app.say("three is said while it was asked " * 4)
+        await rig.pilot.pause()
+        assert whole(), rig.text
+        await rig.press("escape")
+        await rig.shows("three is said while", without="esc cancel")
+
+
 async def test_attached_quits_at_once(commander: ScriptedCommander) -> None:
     async with dashboard(commander) as rig:
         await rig.shows("sft-sh")

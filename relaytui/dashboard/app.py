@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
 from textual.events import Event, Key, Paste
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.timer import Timer
@@ -38,6 +40,9 @@ BEGIN_AFTER = 0.03
 """Seconds between the first frame and what comes after it."""
 TICK = 1.0
 """Seconds between looks at ages; they are shown in whole ones."""
+
+MAX_UNSAID = 5
+"""Words that wait under a dialog."""
 
 Reason = Literal["quit", "leave", "stop", "signal", "crash", "failed"]
 
@@ -83,6 +88,7 @@ class DashboardApp(App[DashboardResult]):
         self._keys = KeyQueue(self, super().on_event)
         self._wanted_theme = theme
         self._theme_problems: list[str] = []
+        self._unsaid = deque[tuple[str, SeverityLevel]](maxlen=MAX_UNSAID)
         self._begin_with_theme(first_theme(theme))
         self.ink = self._make_ink()
 
@@ -235,9 +241,16 @@ class DashboardApp(App[DashboardResult]):
             if paint is not None and (screen is self.screen or self.screen.is_modal):
                 paint()
 
-    def say(self, message: str, *, severity: Literal["information", "warning", "error"] = "information") -> None:
-        """A word in the corner; never markup."""
-        self.notify(clean(message, 500), severity=severity, markup=False)
+    def say(self, message: str, *, severity: SeverityLevel = "information") -> None:
+        """A word in the corner; never markup. Under a dialog it waits until that is closed: it would cover it."""
+        self._unsaid.append((clean(message, 500), severity))
+        self.say_now()
+
+    def say_now(self) -> None:
+        """What waited."""
+        while self._unsaid and not self.screen.is_modal:
+            message, severity = self._unsaid.popleft()
+            self.notify(message, severity=severity, markup=False)
 
     # -- acting ---------------------------------------------------------------------------------------------------
 

@@ -119,3 +119,4 @@ class RelayScreen(Screen[None]):
 
     def on_screen_resume(self, event: Any) -> None:
         self.paint()
+        self.relay.say_now()
