@@ -17,6 +17,7 @@ import orjson
 import pytest
 from commander_kit import DEADLINE, FakeClock, running, until
 
+from relaytui.cli import serve
 from relaytui.commander.embedded import EmbeddedCommander
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
@@ -125,6 +126,13 @@ async def test_the_originals_state_file_is_not_taken_for_a_folder(tmp_path: Path
     assert error.exit_code == Exit.STATE
     assert "folder" in str(error)
     assert state.read_text() == '{"active_lease": null}'
+
+
+async def test_what_is_no_address_is_said_before_who_could_reach_it(tmp_path: Path) -> None:
+    error = await refusal(tmp_path / "state", host="nope.invalid")
+    assert "nope.invalid is no address of this machine" in str(error)
+    with pytest.raises(RelayError, match="is no address of this machine"):
+        serve.check(settings(tmp_path / "state", host="nope.invalid"))
 
 
 async def test_a_folder_of_somebody_elses_is_not_closed_to_them(tmp_path: Path) -> None:

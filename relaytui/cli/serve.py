@@ -71,8 +71,9 @@ async def _serve(
 
 def check(settings: CommanderSettings) -> None:
     """RelayError where the address cannot be; a state folder that is not there yet is not made for that."""
-    from relaytui.commander.server import listen
+    from relaytui.commander.server import listen, located
 
+    located(settings.host, settings.port)
     settings.check_exposure()
     try:
         plain_url(f"http://[{settings.host}]" if ":" in settings.host else f"http://{settings.host}")

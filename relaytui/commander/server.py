@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
+from typing import Any
 
 from aiohttp import web
 
@@ -67,6 +68,8 @@ class Commander:
 
     async def start(self) -> None:
         """RelayError where it cannot: settings (USAGE), state (STATE), address (UNAVAILABLE)."""
+        if not self.settings.loopback:  # what is no address is said before who could reach it
+            await asyncio.to_thread(located, self.settings.host, self.settings.port)
         self.settings.check_exposure()
         async with AsyncExitStack() as stack:
             stack.enter_context(aside())
@@ -179,14 +182,18 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; RelayError (exit UNAVAILABLE) names the address and what to do."""
+def located(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]:
+    """What the system takes `host` for; RelayError (exit UNAVAILABLE) where it knows no such address."""
+    name = "127.0.0.1" if host == "localhost" else host
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            "127.0.0.1" if host == "localhost" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise _unavailable(f"{host} is no address of this machine: {error.strerror}", "see RELAY_HOST") from None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; RelayError (exit UNAVAILABLE) names the address and what to do."""
+    family, kind, proto, _, address = located(host, port)
     listener = socket.socket(family, kind, proto)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
