@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 from agent_rig import PATIENCE, SECRET, Rig, eventually, mock, rigged
+from commander_kit import FakeClock
 
 from relay_agent import guardian
+from relay_agent.acquire import _Denials
 
 
 def test_a_run_from_first_to_last(rig: Rig) -> None:
@@ -285,3 +287,18 @@ def test_how_it_ended_is_kept_for_a_commander_that_is_away_for_a_while(
         rig.start_commander()
         assert agent.wait() == 0, agent.says()
         assert rig.run()["status"] == "completed"
+
+
+def test_a_reason_that_counts_seconds_down_is_said_once_a_minute() -> None:
+    clock, said = FakeClock(), list[str]()
+    denied = _Denials(said.append, clock)
+    for left in range(269, 239, -1):
+        denied.tell("r", f"the state was restored: whoever held a run before has {left} s to come back")
+        clock.advance(1)
+    assert len(said) == 1
+    denied.tell("r", "pod-a holds it, its lease runs 30 s")
+    denied.tell("r", "pod-a holds it, its lease runs 29 s")
+    assert len(said) == 2
+    clock.advance(60)
+    denied.tell("r", "pod-a holds it, its lease runs 28 s")
+    assert [line[:20] for line in said[1:]] == ["waiting for run r: p"] * 2

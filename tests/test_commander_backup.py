@@ -221,6 +221,11 @@ async def test_a_log_that_was_left_is_not_taken_for_the_new_ones(tmp_path: Path)
     assert rows(done.aside)[1][0] == "run-2", "what was set aside has its log beside it"
 
 
+def asked(state: Path, command: str) -> tuple[int, str]:
+    done = relay(command, "--state", state)
+    return done.returncode, done.stdout + done.stderr
+
+
 async def test_nobody_else_is_granted_before_holders_could_come_back(state: Path) -> None:
     saved = back_up(state, AT)
     clock = FakeClock()
@@ -236,6 +241,11 @@ async def test_nobody_else_is_granted_before_holders_could_come_back(state: Path
         denied = await waiting.acquire("run-1")
         assert (denied["code"], denied.get("final", False)) == ("recovering", False)
         assert 0 < denied["retry_after"] <= 5
+        for body in ((await kit.get("/api/whoami"))[1], (await kit.get("/api/runs"))[1]):
+            assert body["no_grants_until"] - body["now"] == pytest.approx(300, abs=1)
+        status, out = await asyncio.to_thread(asked, state, "status")
+        assert (status, "restored: no new grants for another 300 s" in out) == (0, True), out
+        assert "restored: no new grants" in (await asyncio.to_thread(asked, state, "runs"))[1]
         assert (await waiting.acquire("run-new"))["code"] == "recovering"
         # Who held it goes on in its epoch.
         back = await kit.agent("pod", "one")
@@ -251,6 +261,7 @@ async def test_nobody_else_is_granted_before_holders_could_come_back(state: Path
         await kit.pass_time(clock, 302)
         granted = await waiting.acquire("run-new")
         assert granted["epoch"] == 1 + EPOCHS_APART + 1
+        assert (await kit.get("/api/whoami"))[1]["no_grants_until"] is None
         # A holder that was granted after the backup and comes too late finds that it is.
         late = await kit.agent("late")
         late.run_id, late.epoch, late.token = "run-new", 3, "f" * 64

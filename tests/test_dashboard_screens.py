@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from dashboard_fleet import RUNS, backlog, fleet, run, scripted
 from dashboard_rig import dashboard
@@ -13,7 +14,7 @@ from relaytui.client.endpoint import Endpoint
 from relaytui.dashboard.glyphs import worker_status
 from relaytui.dashboard.screens.run import RunScreen
 from relaytui.dashboard.widgets.table import Table
-from relaytui.wire.feed import EventAdded, Lines, Points, RunChanged, WorkerChanged
+from relaytui.wire.feed import Beat, EventAdded, Lines, Points, RunChanged, WorkerChanged
 from relaytui.wire.rows import EventRow, WorkerRow
 from relaytui.wire.status import RunStatus, WorkerStatus
 
@@ -183,6 +184,14 @@ async def test_a_stranger_on_the_port_is_said(commander: ScriptedCommander) -> N
     commander.proof_token = "someone else's"
     async with dashboard(commander, size=(120, 30)) as rig:
         await rig.shows("✗ refused", "did not prove to be your commander", "not connected")
+
+
+async def test_after_a_restore_it_says_why_no_run_starts_and_for_how_long(commander: ScriptedCommander) -> None:
+    commander.greeting = [msgspec.structs.replace(snapshot(), no_grants_until=NOW + 269)]
+    async with dashboard(commander) as rig:
+        await rig.shows("● live", "restored: no new grants for another 26")
+        await commander.tell(Beat(NOW + 300))
+        await rig.shows("● live", without="restored")
 
 
 async def test_a_stale_picture_stays_and_says_since_when(commander: ScriptedCommander) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from relaytui.wire.text import clean
 
 ANSWER_TIMEOUT = 15.0
 SAY_EVERY = 60.0
+_NUMBERS = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class _Denials:
 
     def tell(self, run_id: str, reason: str) -> None:
         now = self._clock.boot()
-        if reason != self._reason or now - self._said_at >= SAY_EVERY:
+        # One that counts seconds down is not new with each of them.
+        same = _NUMBERS.sub("0", reason) == _NUMBERS.sub("0", self._reason)
+        if not same or now - self._said_at >= SAY_EVERY:
             self._reason, self._said_at = reason, now
             self._say(f"waiting for run {run_id}: {reason}")

@@ -15,7 +15,7 @@ from relaytui.cli.session import ask
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
-from relaytui.client.words import details, duration, remaining, sentence
+from relaytui.client.words import details, duration, held_off, remaining, sentence
 from relaytui.shell.arguments import COUNT, MAX_COUNT, RUN_ID
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.text import clean
@@ -34,6 +34,7 @@ def status(target: Target, as_json: bool) -> None:
             "pid": None if target.connect or address is None else address.pid,
             "version": who.version,
             "lease_seconds": who.lease_seconds,
+            "no_grants_seconds": None if who.no_grants_until is None else max(0.0, who.no_grants_until - who.now),
             "runs": dict(Counter(run.status.value for run in runs.runs)),
             "workers": dict(Counter(worker.status.value for worker in workers.workers)),
         }
@@ -45,6 +46,9 @@ def status(target: Target, as_json: bool) -> None:
         return
     process = f", process {answer['pid']}" if answer["pid"] else ""
     click.echo(f"commander  {answer['url']}  (version {answer['version']}{process})")
+    waits = answer["no_grants_seconds"]
+    if isinstance(waits, float) and (said := held_off(waits, 0.0)):
+        click.echo(said)
     for kind in ("runs", "workers"):
         counts = answer[kind]
         assert isinstance(counts, dict)
@@ -64,7 +68,10 @@ def runs(target: Target, run_id: str | None, as_json: bool) -> None:
     answer = ask(target, lambda client: client.runs())
     if as_json:
         print_json(answer)
-    elif answer.runs:
+        return
+    if said := held_off(answer.no_grants_until, answer.now):
+        click.echo(said, err=True)
+    if answer.runs:
         _print_runs(answer)
     else:
         click.echo(

@@ -22,11 +22,13 @@ class WhoAmI(Struct, frozen=True):
     now: float
     version: str
     lease_seconds: float
+    no_grants_until: float | None = None  # the state was restored; None where agents are granted runs as ever
 
 
 class Runs(Struct, frozen=True):
     now: float
     runs: list[RunRow]
+    no_grants_until: float | None = None
 
 
 class RunDetail(Struct, frozen=True):

@@ -69,6 +69,7 @@ class Mirror:
         self.commander = ""
         self.version = ""
         self.lease_seconds = 0.0
+        self.no_grants_until: float | None = None
         self.runs: dict[str, RunRow] = {}
         self.workers: dict[str, WorkerRow] = {}
         self.events: deque[EventRow] = deque(maxlen=MAX_EVENTS)
@@ -140,6 +141,7 @@ class Mirror:
         self.commander = snapshot.commander
         self.version = snapshot.version
         self.lease_seconds = snapshot.lease_seconds
+        self.no_grants_until = snapshot.no_grants_until
         self._now, self._now_at = snapshot.now, self._clock()
         self.runs = {row.run_id: row for row in snapshot.runs}
         self.workers = {row.incarnation: row for row in snapshot.workers}

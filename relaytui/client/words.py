@@ -75,3 +75,10 @@ def size(value: int) -> str:
         if scaled < 1_000:
             return f"{scaled:.3g} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"
     return f"{scaled:.0f} PB"
+
+
+def held_off(until: float | None, now: float) -> str:
+    """Why agents wait after a restore; empty where they do not."""
+    if until is None or until <= now:
+        return ""
+    return f"restored: no new grants for another {math.ceil(until - now)} s, so that holders can come back"

@@ -33,6 +33,7 @@ class Snapshot(FeedMessage, frozen=True, tag="snapshot"):
     runs: list[RunRow]
     workers: list[WorkerRow]
     events: list[EventRow]  # the newest 200, oldest first
+    no_grants_until: float | None = None  # after a restore: whoever held a run has until then to come back
 
 
 class RunChanged(FeedMessage, frozen=True, tag="run"):

@@ -137,20 +137,24 @@ class Api:
 
     async def whoami(self, request: web.Request) -> web.Response:
         core = self.core
+        now = core.clock.wall()
         return answer(
             {
                 "role": request[ROLE],
                 "commander": core.generation,
-                "now": core.clock.wall(),
+                "now": now,
                 "version": __version__,
                 "lease_seconds": core.settings.lease_seconds,
+                "no_grants_until": core.leases.no_grants_until(now),
             }
         )
 
     # -- pages ---------------------------------------------------------------------------------------------------
 
     async def runs(self, request: web.Request) -> web.Response:
-        return answer({"now": self.core.clock.wall(), "runs": self.core.board.run_rows()})
+        now = self.core.clock.wall()
+        until = self.core.leases.no_grants_until(now)
+        return answer({"now": now, "runs": self.core.board.run_rows(), "no_grants_until": until})
 
     async def run(self, request: web.Request) -> web.Response:
         run_id = self._known(request)

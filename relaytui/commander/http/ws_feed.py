@@ -38,14 +38,16 @@ def snapshot(core: Core) -> Snapshot:
     board = core.board
     views = sorted(board.runs.values(), key=lambda view: (view.run.status.ended, -view.run.updated_at))
     workers = sorted(board.workers.values(), key=lambda view: (not view.connected, -view.seen_at))
+    now = core.clock.wall()
     return Snapshot(
-        now=core.clock.wall(),
+        now=now,
         commander=core.generation,
         version=__version__,
         lease_seconds=core.settings.lease_seconds,
         runs=_fitting(map(board.run_row, views), ROWS_BYTES),
         workers=_fitting(map(board.worker_row, workers), ROWS_BYTES),
         events=_fitting(reversed(board.events), EVENTS_BYTES)[::-1],
+        no_grants_until=core.leases.no_grants_until(now),
     )
 
 

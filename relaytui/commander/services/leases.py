@@ -292,6 +292,11 @@ class Leases:
         if history.meta(tx, HOLD_OFF):
             self._held_off_until = self._clock.boot() + max([self.length, *(x.length for x in runs.all_leases(tx))])
 
+    def no_grants_until(self, wall: float) -> float | None:
+        """As `wall` goes, until when nobody is granted a run because the state was restored; None: no longer."""
+        until, now = self._held_off_until, self._clock.boot()
+        return wall + until - now if until is not None and now < until else None
+
     def has_run_out(self, lease: Lease) -> bool:
         """By the clock, where the commander was awake to be renewed; the sweep sees to it before it ends one."""
         now = self._clock.boot()

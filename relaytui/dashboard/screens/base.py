@@ -45,12 +45,11 @@ class RelayScreen(Screen[None]):
 
     def paint(self) -> None:
         """Look at the picture again, and paint what changed."""
-        live = self.mirror.link.state is LinkState.LIVE
         status = self.query_one(StatusLine)
         status.url = self.relay.session.url
         status.refresh_content()
         reason = self.query_one(Reason)
-        reason.display = not live and bool(self.mirror.link.reason)
+        reason.display = bool(reason.words)
         if reason.display:
             reason.refresh_content()
         actions = [action for action in bar_actions(self.places()) if action.id != "back" or self.can_go_back]

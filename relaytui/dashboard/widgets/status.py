@@ -10,6 +10,7 @@ from textual.message import Message
 
 from relaytui.client.link import LinkState
 from relaytui.client.mirror import Mirror
+from relaytui.client.words import held_off
 from relaytui.dashboard.actions import Action, key_name
 from relaytui.dashboard.format import age
 from relaytui.dashboard.glyphs import link_state, run_status
@@ -79,15 +80,22 @@ class StatusLine(Lines):
 
 
 class Reason(Lines):
-    """Why the picture is not live, in a line of its own while it is not."""
+    """Why the picture is not live, in a line of its own while it is not; else why agents wait, where all of them do."""
 
     def __init__(self, mirror: Mirror) -> None:
         super().__init__(id="reason")
         self._mirror = mirror
 
+    @property
+    def words(self) -> str:
+        mirror = self._mirror
+        if mirror.link.state is not LinkState.LIVE:
+            return mirror.link.reason
+        return held_off(mirror.no_grants_until, mirror.now)
+
     def compose_lines(self, width: int) -> Sequence[Line]:
-        reason = clean(self._mirror.link.reason, 400)
-        return [[Piece(" "), Piece(reason, "bad" if self._mirror.link.state is LinkState.REFUSED else "warn")]]
+        ink = "bad" if self._mirror.link.state is LinkState.REFUSED else "warn"
+        return [[Piece(" "), Piece(clean(self.words, 400), ink)]]
 
 
 class TabLine(Lines):
