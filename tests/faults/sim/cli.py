@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tests.faults.sim.planted import BUGS
 from tests.faults.sim.world import Result, World
@@ -73,6 +74,10 @@ def catch(names: Sequence[str], seed: int | None) -> int:
             result = World(tried, bug=BUGS[name], verbose=seed is not None).run()
             if not result.ok:
                 print(f"{name:32} caught in world {tried:3}: {result.violations[0].splitlines()[0][:120]}", flush=True)
+                control = World(tried, bug=replace(BUGS[name], replaced=())).run()
+                if not control.ok:
+                    escaped += 1
+                    print(f"{'':32} and so is the same world without it: {control.violations[0][:120]}")
                 break
         else:
             escaped += 1
@@ -91,7 +96,7 @@ def summary(results: Sequence[Result], took: float) -> str:
     hours = sum(result.seconds for result in results) / 3600
     steps, callbacks = (sum(getattr(result, name) for result in results) for name in ("steps", "callbacks"))
     lines = [
-        f"{len(results)} worlds in {took:.1f} s: {hours:.1f} hours of theirs, {steps} steps trained, {callbacks} callbacks",
+        f"{len(results)} worlds in {took:.1f} s: {hours:.1f} hours of theirs, {steps} steps, {callbacks} callbacks",
         f"faults injected ({sum(faults.values())}): " + ", ".join(f"{name} {n}" for name, n in sorted(faults.items())),
         f"invariants checked ({sum(checks.values())}): "
         + ", ".join(f"{name} {n}" for name, n in sorted(checks.items())),

@@ -40,12 +40,13 @@ class _NoThread:
 class SimWriter(Writer):
     """Commits and tells of it at moments of the simulation's own choosing; a crash can come in between."""
 
+    delay = 0.003
+
     def __init__(self, *args: Any) -> None:
         with mock.patch.object(threading, "Thread", _NoThread):
             super().__init__(*args)
         self._batch: list[Any] = []
         self._told_at = 0.0
-        self.delay = 0.003
 
     def _put(self, work: Any) -> None:
         if self._closed:

@@ -59,6 +59,9 @@ class Host:
         """When this host's monotonic clock shows `mono`, as long as it is awake."""
         return self._boot_at + (mono + self.slept) / self.rate
 
+    def when_boot_is(self, boot: float) -> float:
+        return self._boot_at + boot / self.rate
+
     def freeze(self, *, counts: bool) -> None:
         """Nothing on it runs. `counts`: the monotonic clock goes on (a stopped container), or not (a laptop's lid)."""
         if not self.frozen:

@@ -67,6 +67,7 @@ class Held:
     known_until: float  # by what reached the agent
     released: bool = False
     overridden: bool = False
+    renewed: bool = False  # an answer to a renewal has reached the agent
     stopped: bool = False  # an operator ordered something
 
 
@@ -131,6 +132,10 @@ class Observer:
         for other in self.trainers.values():
             if other.ended is None and other.host.up:
                 self._beside(other, trainer.epoch)
+        held = self.held.get(trainer.epoch)
+        self.check(
+            "confirmed", held is None or held.renewed, f"epoch {trainer.epoch} trains before it was renewed once"
+        )
         self.trainers[uid] = Saw(uid, trainer.epoch, host, base, self.now)
         self.world.log(trainer.process, f"trainer {uid} of epoch {trainer.epoch} begins from {base}")
         return uid
@@ -143,6 +148,15 @@ class Observer:
         excused |= held is not None and held.overridden
         self.check(
             "one trainer", excused, f"the trainer of epoch {epoch} begins while that of epoch {other.epoch} lives"
+        )
+
+    def promised(self, trainer: SimTrainer, until: float) -> None:
+        """A guardian is told by when its trainer is dead: never later than anybody else may have the run."""
+        held = self.held.get(trainer.epoch)
+        self.check(
+            "dead in time",
+            held is None or until <= held.safe_until + 0.001,
+            f"the trainer of epoch {trainer.epoch} is to be dead by {until:.2f}, its lease ends before",
         )
 
     def resumed_step(self, trainer: SimTrainer, folder: Path | None) -> int:
@@ -281,6 +295,7 @@ class Observer:
             message = orjson.loads(data)
             asked, held = self._asked.get((end, message["request"])), self.held.get(message["epoch"])
             if asked is not None and held is not None:
+                held.renewed |= message["type"] == "renewed"
                 safe = asked.sent + MARGIN * message["lease_seconds"] / end.process.host.rate
                 held.known_until = max(held.known_until, safe)
 

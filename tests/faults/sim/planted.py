@@ -23,6 +23,7 @@ from relaytui.commander.model.lease import Renewal, decide_renew
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.reports import StateReports
 from relaytui.commander.store import attempts, runs
+from tests.faults.sim.commander import SimWriter
 from tests.faults.sim.loop import EPOCH_OF_WALL, PROCESS, HostClock
 from tests.faults.sim.trainer import SimGuardian, SimSupervised
 
@@ -116,8 +117,8 @@ _REWIND = Lane.rewind
 
 BUGS: dict[str, Bug] = {
     "ack before commit, state": Bug(
-        "reports are acknowledged when they come in", ("commander crash",),
-        ((AgentSession, "_state", _ack_early(AgentSession._state)),), {},
+        "reports are acknowledged when they come in (and the disk is slow)", ("commander crash",),
+        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {},
     ),
     "no dedupe": Bug(
         "the commander applies what it has already", ("connection reset", "commander crash"),
@@ -163,7 +164,7 @@ BUGS: dict[str, Bug] = {
     ),
     "half a save is whole": Bug(
         "what lies in the staging folder is published as it is", (),
-        ((StagingWatch, "_is_whole", _whole_at_once),), {"save_seconds": 0.5},
+        ((StagingWatch, "_is_whole", _whole_at_once),), {"save_seconds": 0.5, "marks": True},
     ),
     "resume by name": Bug(
         "the newest checkpoint is the last one by name", ("agent SIGTERM", "pod lost"),

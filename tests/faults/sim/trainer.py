@@ -136,6 +136,7 @@ class SimGuardian:
             self.stop(self.grace, "order")
         elif words.startswith(guardian.DEADLINE):
             self.deadline = float(words[1:])
+            self.world.observer.promised(self.trainer, self.pod.when_boot_is(self.deadline))
 
     def stop(self, grace: float, why: str) -> None:
         at = self.pod.mono() + grace
