@@ -157,7 +157,7 @@ def test_guardian_and_agent_killed_together_leave_nothing_and_the_run_goes_on(ri
 
 
 def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig) -> None:
-    first = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000), **ORPHAN)
+    first = rig.agent(mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000), **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 5, "five steps")
     kill(first)
     second = rig.agent(mock("--steps", 60, "--step-seconds", 0.02, "--save-every", 100_000), **ORPHAN)
@@ -169,7 +169,7 @@ def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig
 
 
 def test_superseded_while_no_agent_was_there_it_is_stopped(rig: Rig) -> None:
-    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 10)
+    command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 10)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
     guard = rig.guard()
@@ -186,7 +186,7 @@ def test_superseded_while_no_agent_was_there_it_is_stopped(rig: Rig) -> None:
 
 
 def test_an_agent_that_lives_keeps_its_trainer(rig: Rig) -> None:
-    command = mock("--steps", 500, "--step-seconds", 0.05)
+    command = mock("--steps", 5000, "--step-seconds", 0.05)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 3, "three steps")
     second = rig.agent(command, **ORPHAN)
@@ -196,7 +196,7 @@ def test_an_agent_that_lives_keeps_its_trainer(rig: Rig) -> None:
 
 
 def test_a_copied_folder_takes_nothing_over(rig: Rig) -> None:
-    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 10)
+    command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 10)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 3, "three steps")
     kill(first)
@@ -210,7 +210,7 @@ def test_a_copied_folder_takes_nothing_over(rig: Rig) -> None:
 
 
 def test_a_drain_ordered_while_no_agent_was_there_reaches_the_next_one(rig: Rig) -> None:
-    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+    command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 5, "five steps")
     kill(first)
@@ -241,7 +241,7 @@ def test_a_lost_commander_knows_the_lease_again(rig: Rig) -> None:
 
 def test_stop_policy_the_trainer_is_dead_before_the_lease_ends_with_a_frozen_agent(tmp_path: Path) -> None:
     with rigged(tmp_path, lease_seconds=6.0) as rig:
-        command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+        command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000)
         agent = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
         eventually(lambda: rig.run()["step"] >= 3, "three steps")
         guard = rig.guard()
@@ -270,7 +270,7 @@ def test_stop_policy_a_new_agent_takes_the_trainer_over_and_stops_nothing(tmp_pa
 
 def test_stop_policy_cut_off_it_saves_and_gives_the_run_back(tmp_path: Path) -> None:
     with rigged(tmp_path, lease_seconds=4.0) as rig:
-        command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+        command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000)
         agent = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
         eventually(lambda: rig.run()["step"] >= 3, "three steps")
         rig.kill_commander()
@@ -395,7 +395,7 @@ def test_two_agents_at_once_after_ones_death_leave_the_trainer_alone(rig: Rig) -
 
 
 def test_what_was_begun_on_another_volume_ends_there(rig: Rig) -> None:
-    command = mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 100_000)
+    command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 5, "five steps")
     kill(first)
