@@ -28,6 +28,15 @@ class Attempt(Struct, frozen=True):
     outcome: Outcome | None = None
     exit_code: int | None = None
     message: str = ""
+    said_step: int | None = None  # by its state reports, the last time; None until the first
+
+    def step_after(self, told: int | None) -> int | None:
+        """The step it is at, where its telemetry told of one: what it said at its end counts where it is further."""
+        said = self.said_step
+        if told is None:
+            return said
+        over = self.ended_at is not None and said is not None and said != self.started_step
+        return max(told, said) if over and said is not None else told
 
 
 def is_stuck(tries: Sequence[Attempt]) -> bool:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from relaytui.commander.model.lease import Lease, LeaseState
-from relaytui.commander.model.records import Worker
+from relaytui.commander.model.records import Attempt, Worker
 from relaytui.commander.model.run import Run
 from relaytui.commander.store.telemetry import Last
 from relaytui.wire.clock import Clock
@@ -17,59 +17,79 @@ from relaytui.wire.status import RunStatus, WorkerStatus
 KEPT_EVENTS = 200
 SLOWEST, FASTEST = 1e-9, 1e9
 """Steps per second that are shown; beyond, a pod's clock or counter is off and no time left can be told from it."""
+_STEP, _TOTAL = ".step", ".total"
+"""Beside metrics, which begin with no dot."""
 HTTP_WORKER_AWAY = 300.0
 """Seconds after which a worker that only calls (the original's) counts as offline."""
 
 
 class RunView:
-    """One run as it is now; telemetry of an epoch below the newest heard of changes nothing."""
+    """One run as it is now, from what its attempts said and told.
 
-    __slots__ = (
-        "expires", "first_loss", "heard_epoch", "lease", "loss", "lr", "rate", "reported_at", "reward", "run", "step",
-        "total",
-    )  # fmt: skip
+    Each value is that of the newest attempt that had one (the first loss: of the oldest), whatever came first: a live
+    picture and one made of the store at a start are the same.
+    """
+
+    __slots__ = ("_first_loss", "_last", "_said", "_told", "expires", "lease", "run")
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.lease: Lease | None = None
         self.expires = 0.0
-        self.heard_epoch = 0
-        self.step = 0
-        self.total: int | None = None
-        self.rate: float | None = None
-        self.loss: Number | None = None
-        self.first_loss: Number | None = None
-        self.lr: Number | None = None
-        self.reward: Number | None = None
-        self.reported_at: float | None = None
+        self._said: Attempt | None = None  # the newest that said a step
+        self._last: Last | None = None  # of the newest that told anything
+        self._told: dict[str, tuple[int, Number]] = {}  # (epoch, value) of step, total and metrics
+        self._first_loss: tuple[int, Number] | None = None
 
     def hear(self, last: Last) -> None:
-        if last.epoch < self.heard_epoch:
-            return
-        self._turn_to(last.epoch)
-        self.reported_at = last.reported_at
-        if last.step is not None:
-            self.step = last.step
-        if last.total is not None:
-            self.total = last.total
-        self.rate = last.rate if last.rate is not None and SLOWEST <= last.rate <= FASTEST else None
-        metrics = last.metrics
-        self.loss = metrics.get("loss", self.loss)
-        self.lr = metrics.get("lr", self.lr)
-        self.reward = metrics.get("reward", self.reward)
-        if self.first_loss is None:
-            self.first_loss = last.first_loss
+        """Telemetry of an attempt, as far as it came."""
+        if self._last is None or last.epoch >= self._last.epoch:
+            self._last = last
+        values = {**last.metrics, _STEP: last.step, _TOTAL: last.total}
+        for name, value in values.items():
+            if value is not None and (name not in self._told or last.epoch >= self._told[name][0]):
+                self._told[name] = last.epoch, value
+        if last.first_loss is not None and (self._first_loss is None or last.epoch < self._first_loss[0]):
+            self._first_loss = last.epoch, last.first_loss
 
-    def stepped(self, epoch: int, step: int) -> None:
-        """A state report or an original worker named the step."""
-        if epoch >= self.heard_epoch:
-            self._turn_to(epoch)
-            self.step = step
+    def say(self, attempt: Attempt) -> None:
+        """An attempt's record, as it is now."""
+        if attempt.said_step is not None and (self._said is None or attempt.epoch >= self._said.epoch):
+            self._said = attempt
 
-    def _turn_to(self, epoch: int) -> None:
-        if epoch > self.heard_epoch:
-            self.heard_epoch = epoch
-            self.rate = None
+    def told(self, name: str) -> Number | None:
+        """The last value of a metric."""
+        return self._told[name][1] if name in self._told else None
+
+    @property
+    def step(self) -> int:
+        epoch, step = self._told.get(_STEP, (0, None))
+        told = None if step is None else int(step)
+        said = self._said
+        if said is not None and said.epoch >= epoch:
+            told = said.step_after(told if said.epoch == epoch else None)
+        return told or 0
+
+    @property
+    def total(self) -> int | None:
+        total = self.told(_TOTAL)
+        return None if total is None else int(total)
+
+    @property
+    def rate(self) -> float | None:
+        """Steps per second of the newest attempt heard of."""
+        last, said = self._last, self._said
+        if last is None or last.rate is None or (said is not None and said.epoch > last.epoch):
+            return None
+        return last.rate if SLOWEST <= last.rate <= FASTEST else None
+
+    @property
+    def first_loss(self) -> Number | None:
+        return None if self._first_loss is None else self._first_loss[1]
+
+    @property
+    def reported_at(self) -> float | None:
+        return None if self._last is None else self._last.reported_at
 
 
 class WorkerView:
@@ -160,10 +180,10 @@ class Board:
             step=view.step,
             total=view.total,
             rate=view.rate if training else None,
-            loss=view.loss,
+            loss=view.told("loss"),
             first_loss=view.first_loss,
-            lr=view.lr,
-            reward=view.reward,
+            lr=view.told("lr"),
+            reward=view.told("reward"),
             reported_at=view.reported_at,
             newest_checkpoint=run.newest_checkpoint,
             newest_step=run.newest_step,
@@ -215,10 +235,10 @@ class Board:
         leases: Iterable[Lease],
         workers: Iterable[Worker],
         events: Iterable[EventRow],
-        steps: Iterable[tuple[str, int, int]],
+        attempts: Iterable[Attempt],
         telemetry: Iterable[Last],
     ) -> None:
-        """`steps`: (run, epoch, step) of the newest attempts; `telemetry` in the order of epochs."""
+        """`attempts`: of every run the newest that said a step."""
         for run in runs:
             self.save_run(run)
         for lease in leases:
@@ -228,9 +248,7 @@ class Board:
         self.events.extend(events)
         for last in telemetry:
             view = self.runs.get(last.run_id)
-            if view is not None:
+            if view is not None and last.last_seq:  # one that was only opened told nothing
                 view.hear(last)
-        for run_id, epoch, step in steps:
-            view = self.runs[run_id]
-            if epoch > view.heard_epoch or step > view.step:
-                view.stepped(epoch, step)
+        for attempt in attempts:
+            self.runs[attempt.run_id].say(attempt)

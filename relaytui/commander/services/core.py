@@ -20,7 +20,7 @@ from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store import telemetry as telemetry_store
 from relaytui.commander.store.changes import (
-    AttemptStepped,
+    AttemptSaved,
     Change,
     CheckpointSaved,
     EventSaved,
@@ -80,13 +80,12 @@ class Core:
                 history.set_meta(tx, "generation", generation)
             self._note_key(tx)
             self.leases.load_in(tx)
-            steps = [(row.run_id, row.epoch, row.last_step) for row in attempts.newest(tx)]
             self.board.load(
                 runs.everything(tx),
                 runs.all_leases(tx),
                 history.workers(tx),
                 history.newest_events(tx, 200),
-                steps,
+                attempts.newest(tx),
                 last,
             )
             return generation
@@ -125,11 +124,11 @@ class Core:
                     for incarnation in board.save_lease(change.lease):
                         hub.worker(incarnation)
                     hub.run(change.lease.run_id)
-                case AttemptStepped():
-                    view = board.runs.get(change.run_id)
+                case AttemptSaved():
+                    view = board.runs.get(change.attempt.run_id)
                     if view is not None:
-                        view.stepped(change.epoch, change.step)
-                        hub.run(change.run_id)
+                        view.say(change.attempt)
+                        hub.run(change.attempt.run_id)
                 case EventSaved():
                     board.events.append(change.row)
                     hub.event(change.row)

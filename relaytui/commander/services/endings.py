@@ -11,7 +11,6 @@ from relaytui.commander.model.orders import LASTING, ORDERS
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import CAUSE_OF, RULES, Cause, Run, change
 from relaytui.commander.store import attempts, history, runs
-from relaytui.commander.store.changes import AttemptStepped
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.status import OrderKind, Outcome
 
@@ -32,6 +31,7 @@ def end_attempt(
             message=message,
             exit_code=exit_code,
             last_step=max(attempt.last_step, step),
+            said_step=step or attempt.said_step,
         ),
     )
 
@@ -67,8 +67,6 @@ def end_run(
     said = message or str(outcome)
     text = said if seen is None or rule.through is None else f"{seen}: {said}"
     run = runs.save(tx, change(run, cause, at, text))
-    if step:
-        tx.changes.append(AttemptStepped(run.run_id, attempt.epoch, step))
     data = {"outcome": str(outcome), "worker": attempt.worker}
     if exit_code is not None:
         data["exit_code"] = str(exit_code)

@@ -17,7 +17,6 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Given
 from relaytui.commander.services.orders import conflict
 from relaytui.commander.store import attempts, checkpoints, history, runs
-from relaytui.commander.store.changes import AttemptStepped
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id
@@ -150,8 +149,7 @@ class Original:
         if run.status is RunStatus.LEASED:
             core.reports.apply_in(tx, attempt, Started(t=at, step=body.step))
         elif body.step:
-            attempt = attempts.save(tx, replace(attempt, last_step=body.step))
-            tx.changes.append(AttemptStepped(run.run_id, attempt.epoch, body.step))
+            attempt = attempts.save(tx, replace(attempt, last_step=body.step, said_step=body.step))
         if body.latest_ckpt:
             self._checkpoint(tx, attempt, body.latest_ckpt, at)
         if body.hf is not None and (body.hf.revision or body.hf.last_synced):

@@ -15,7 +15,6 @@ from relaytui.commander.model.run import Cause, allowed, change
 from relaytui.commander.services import endings
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
-from relaytui.commander.store.changes import AttemptStepped
 from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
 from relaytui.wire.bounds import fitting
 from relaytui.wire.clock import Clock
@@ -161,13 +160,19 @@ class StateReports:
         assert run is not None
         assert lease is not None
         attempts.save(
-            tx, replace(attempt, started_step=report.step, last_step=report.step, started_from=report.checkpoint)
+            tx,
+            replace(
+                attempt,
+                started_step=report.step,
+                last_step=report.step,
+                said_step=report.step,
+                started_from=report.checkpoint,
+            ),
         )
         message = f"from {report.checkpoint} at step {report.step}" if report.checkpoint else "from the beginning"
         if allowed(run.status, Cause.STARTED):
             runs.save(tx, change(run, Cause.STARTED, at, message))
         runs.save_lease(tx, replace(lease, started=True))
-        tx.changes.append(AttemptStepped(run.run_id, attempt.epoch, report.step))
         data = {"step": str(report.step), "pid": str(report.pid)}
         history.add_event(tx, at, "run.started", attempt.worker, message, run.run_id, attempt.epoch, data)
 

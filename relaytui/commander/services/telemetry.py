@@ -133,8 +133,9 @@ class Telemetry:
         if count:
             at = self._clock.wall()
             first_seq = stream.received + 1
-            stream.last = replace(stream.last, last_seq=last_seq)
+            stream.last = replace(stream.last, last_seq=last_seq, reported_at=at)
             stream.received = stream.published = last_seq
+            self._show(stream.last, [])
             self._add(stream, store.Frame(first_seq, last_seq, 0, 0, at, b"[]"), acked)
         else:
             self._telemetry.submit(lambda tx: None, lambda _, error: acked(stream.committed, error))

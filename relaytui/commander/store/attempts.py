@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from relaytui.commander.model.orders import LASTING
 from relaytui.commander.model.records import Attempt, PendingOrder
-from relaytui.commander.store.changes import OrderGiven
+from relaytui.commander.store.changes import AttemptSaved, OrderGiven
 from relaytui.commander.store.columns import columns, record, select, upsert
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.status import OrderKind
@@ -16,7 +16,9 @@ _GET = select("attempts", _ATTEMPT, "WHERE run_id = ? AND epoch = ?")
 _BY_TOKEN = select("attempts", _ATTEMPT, "WHERE token_hash = ?")
 BY_RUN = select("attempts", _ATTEMPT, "WHERE run_id = ? ORDER BY epoch DESC LIMIT 1000")
 _NEWEST = select(
-    "attempts", _ATTEMPT, "WHERE (run_id, epoch) IN (SELECT run_id, max(epoch) FROM attempts GROUP BY run_id)"
+    "attempts",
+    _ATTEMPT,
+    "WHERE (run_id, epoch) IN (SELECT run_id, max(epoch) FROM attempts WHERE said_step IS NOT NULL GROUP BY run_id)",
 )
 _LATEST = select("attempts", _ATTEMPT, "WHERE run_id = ? AND epoch > ? ORDER BY epoch DESC LIMIT ?")
 _SAVE = upsert("attempts", _ATTEMPT, ["run_id", "epoch"])
@@ -51,12 +53,13 @@ def latest(tx: Tx, run_id: str, count: int) -> list[Attempt]:
 
 
 def newest(tx: Tx) -> list[Attempt]:
-    """The newest attempt of every run."""
+    """Of every run the newest attempt that said a step."""
     return [record(Attempt, row) for row in tx.execute(_NEWEST)]
 
 
 def save(tx: Tx, attempt: Attempt) -> Attempt:
     tx.execute(_SAVE, astuple(attempt))
+    tx.changes.append(AttemptSaved(attempt))
     return attempt
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from relaytui.commander.model.lease import Lease
-from relaytui.commander.model.records import PendingOrder, Worker
+from relaytui.commander.model.records import Attempt, PendingOrder, Worker
 from relaytui.commander.model.run import Run
 from relaytui.wire.rows import CheckpointRow, EventRow
 
@@ -24,12 +24,8 @@ class LeaseExtended(Struct, frozen=True):
     expires: float
 
 
-class AttemptStepped(Struct, frozen=True):
-    """The step a state report or an original worker named."""
-
-    run_id: str
-    epoch: int
-    step: int
+class AttemptSaved(Struct, frozen=True):
+    attempt: Attempt
 
 
 class CheckpointSaved(Struct, frozen=True):
@@ -56,7 +52,7 @@ Change = (
     RunSaved
     | LeaseSaved
     | LeaseExtended
-    | AttemptStepped
+    | AttemptSaved
     | CheckpointSaved
     | EventSaved
     | WorkerSaved
