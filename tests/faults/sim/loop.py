@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import heapq
 import itertools
+import math
 import random
 from asyncio import events
 from collections import deque
@@ -40,6 +41,7 @@ class Host:
         self.rate = rate
         self.up = True
         self.frozen = False
+        self.thawed_at = -math.inf
         self.slept = 0.0  # seconds that the monotonic clock did not count
         self.stepped = 0.0  # seconds the wall clock was moved by
         self._boot_at = loop.now - booted
@@ -73,6 +75,8 @@ class Host:
         if self._sleeps_since is not None:
             self.slept += self.boot() - self._sleeps_since
             self._sleeps_since = None
+        if self.frozen:
+            self.thawed_at = self._loop.now
         self.frozen = False
 
     def reboot(self) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"step_[0-9]{8,}(?:\.e[0-9]+(?:\.[0-9]+)?)?\Z")
 CLAIM = re.compile(r"([0-9]{8,})\.json\Z")
 MARGIN = 0.98
+RESIDUE = 2.0
+"""Seconds after a whole pod was frozen beyond its lease until its guardian must have acted."""
 UNIQUE_EVENTS = ("trainer.exited", "resume.checkpoint", "resume.cold", "agent.took_over", "attempt.refused")
 """Kinds of which every single one must be in the history exactly once, told apart by epoch and count."""
 
@@ -143,8 +145,9 @@ class Observer:
     def _beside(self, other: Saw, epoch: int) -> None:
         """A trainer starts while another one lives: only where the other's time ran out, or somebody said so."""
         held = self.held.get(other.epoch)
+        frozen = other.host.frozen or self.now - other.host.thawed_at <= RESIDUE
         ran_out = held is None or held.overridden or held.safe_until <= self.now
-        excused = ran_out and (self.world.plan.on_lease_loss == "continue" or other.host.frozen)
+        excused = ran_out and (self.world.plan.on_lease_loss == "continue" or frozen)
         excused |= held is not None and held.overridden
         self.check(
             "one trainer", excused, f"the trainer of epoch {epoch} begins while that of epoch {other.epoch} lives"

@@ -19,6 +19,7 @@ from unittest import mock
 import relay_agent.attempt
 import relay_agent.checkpoints.tree
 import relay_agent.pod
+import relay_agent.publisher
 import relay_agent.runner
 import relay_agent.supervise
 import relay_agent.takeover
@@ -61,6 +62,7 @@ def patched(world: World) -> Iterator[None]:
         (sys, "stderr", _Said(world)),
         (relay_agent.runner, "random", SimpleNamespace(Random=lambda: random.Random(rng.random()))),
         (relay_agent.runner, "Contact", world.contact),
+        (relay_agent.publisher, "LOOK_EVERY", 1.5),  # a third of the work of most worlds
         (relay_agent.attempt, "Supervised", SimSupervised),
         (relay_agent.attempt, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),

@@ -182,7 +182,7 @@ class SimGuardian:
 
     async def _watch(self) -> None:
         while self.code is None:
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.5)
             now = self.pod.mono()
             if self._stop_at is not None and now >= self._stop_at:
                 self._stop_at = None
