@@ -1,4 +1,4 @@
-"""Keeps a verified backup of each day, beside the commander's work and never in its way."""
+"""Keeps a verified backup of each day and the history bounded, beside the commander's work and never in its way."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 600.0
+MAX_HISTORY = 200_000
+"""Events that are kept: each start reads them all."""
+TRIM_BATCH = 1_000
+"""Events that go in one transaction: what else is written waits no longer than for that."""
 LEAVE_WITHIN = 0.5
 """Seconds that a stop waits for a backup on its way; what is left of one that takes longer goes another day."""
 
@@ -27,9 +31,10 @@ LEAVE_WITHIN = 0.5
 class Keeper:
     """`run()` for as long as the commander serves."""
 
-    def __init__(self, core: Core, state: Path) -> None:
+    def __init__(self, core: Core, state: Path, kept: int = MAX_HISTORY) -> None:
         self._core = core
         self._state = state
+        self._kept = kept
         self._said = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -38,6 +43,7 @@ class Keeper:
         while True:
             with contextlib.suppress(RelayError):  # a disk that takes no event either: the next look says it again
                 await self.backup_if_due()
+                await self.trim()
             await asyncio.sleep(LOOK_EVERY)
 
     async def backup_if_due(self) -> None:
@@ -61,6 +67,14 @@ class Keeper:
             self._idle.set()
         self._said = False
         log.info("backup: %s", made)
+
+    async def trim(self) -> None:
+        """The oldest events go, a few at a time."""
+        events = self._core.board.events
+        upto = events[-1].id - self._kept if events else 0
+        left = upto > 0
+        while left:
+            left = await self._core.relay.run(lambda tx: history.trim_events(tx, upto, TRIM_BATCH)) > 0
 
     async def leave(self, task: asyncio.Task[None]) -> None:
         """Ends `run()`, after a moment for what is on its way."""

@@ -56,6 +56,13 @@ def newest_events(tx: Tx, count: int) -> list[EventRow]:
     return [event_row(row) for row in tx.execute(_NEWEST, (count,))][::-1]
 
 
+def trim_events(tx: Tx, upto: int, count: int) -> int:
+    """Forget the oldest up to this id, at most `count`; how many went. Which attempts of a run count is decided by when
+    it was queued again by hand, so that stays."""
+    oldest = "SELECT id FROM events WHERE id <= ? AND kind <> 'run.requeued' ORDER BY id LIMIT ?"
+    return tx.execute(f"DELETE FROM events WHERE id IN ({oldest})", (upto, count)).rowcount  # noqa: S608 - ours
+
+
 def workers(tx: Tx) -> list[Worker]:
     return [record(Worker, row) for row in tx.execute(_WORKERS)]
 
