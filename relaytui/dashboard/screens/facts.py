@@ -8,7 +8,7 @@ from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate
 from relaytui.dashboard.glyphs import event_ink, run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.lists import lease_piece
-from relaytui.dashboard.widgets.pieces import folded, spread, width_of
+from relaytui.dashboard.widgets.pieces import folded, shortened, spread, width_of
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean
@@ -112,6 +112,10 @@ def why(row: RunRow) -> list[Piece]:
     return [Piece(clean(row.message, 300), ink)] if row.message else []
 
 
+def why_lines(row: RunRow, width: int, rows: int) -> list[list[Piece]]:
+    return [[Piece(" "), *line] for piece in why(row) for line in shortened(piece, max(8, width - 2), rows)]
+
+
 def run_lines(row: RunRow, mirror: Mirror, width: int, height: int = 4) -> list[list[Piece]]:
     """The head of a run's own screen. The message has a line of its own: the last, or where there are only three the
     numbers' one if the run is over."""
@@ -125,12 +129,14 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, height: int = 4) -> list[
 
 
 def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
-    """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead."""
+    """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead; if it
+    is long, on the numbers' line too."""
     now = mirror.now
     numbers = [Piece(" "), *joined(pace(row), metrics(row))]
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
-        return [as_many_as_fit(heading(row), [saved(row), *rest], width), [Piece(" "), *why(row)], numbers]
+        said = why_lines(row, width, 2)
+        return [as_many_as_fit(heading(row), [saved(row), *rest], width), *said, *([numbers] if len(said) < 2 else [])]
     return [
         as_many_as_fit(heading(row), [saved(row), why(row)], width),
         [Piece(" "), *joined(*holding(row, now))],

@@ -92,6 +92,23 @@ def folded(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
     return lines
 
 
+def shortened(piece: Piece, width: int, rows: int) -> list[list[Piece]]:
+    """A sentence on at most `rows` lines. What gives way is its middle: it begins with what happened and ends with the
+    cause. One line is cut as all are."""
+    if rows < 2:
+        return [[piece]]
+    lines = folded([piece], width)
+    words = piece.text.split()
+    first = 0
+    while first < len(words) and width_of(" ".join([*words[: first + 1], "…"])) <= width:
+        first += 1
+    for start in range(first + 1, len(words)):
+        if len(lines) <= rows:
+            break
+        lines = folded([Piece(" ".join([*words[:first], "…", *words[start:]]), piece.ink)], width)
+    return lines[:rows]
+
+
 def strip_of(pieces: Iterable[Piece], ink: Ink, base: Style, *, width: int, over: Style | None = None) -> Strip:
     """A line as Textual draws it; `base` is the widget's background, `over` lies on top (cursor, dim)."""
     segments = []
