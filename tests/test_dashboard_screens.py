@@ -201,6 +201,30 @@ async def test_a_stale_picture_stays_and_says_since_when(commander: ScriptedComm
         await rig.shows("◌ stale since", "340/400")
 
 
+REASON = (
+    "the trainer ended (exit code 1) after 212 steps; its last words: torch.OutOfMemoryError: CUDA out of memory. Tried"
+)
+REASON += " to allocate 2.50 GiB; GPU 0 has 79.10 GiB of which 1.1 GiB is free: lower the batch size"
+
+
+async def test_the_cause_of_a_failure_is_read_in_a_narrow_terminal(commander: ScriptedCommander) -> None:
+    failed = run("sft-shakespeare", RunStatus.FAILED, epoch=3, message=REASON)
+    commander.greeting = [snapshot([failed])]
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh", "the trainer ended", "lower the batch size", "…")
+
+
+async def test_at_the_first_line_there_is_no_older_one_and_that_is_said(commander: ScriptedCommander) -> None:
+    scripted(commander)
+    async with dashboard(commander) as rig:
+        await opened(rig)
+        await commander.tell(Lines("sft-shakespeare", 1, 1, NOW - 2_000, ["the very first"]), *backlog())
+        await rig.shows("resuming from")
+        await rig.becomes(lambda: rig.app.mirror.picture("sft-shakespeare").loaded)
+        await rig.press("home", "home")
+        await rig.shows("the very first", "this is the first line", without="no older lines")
+
+
 # -- one run -------------------------------------------------------------------------------------------------------
 
 

@@ -111,17 +111,22 @@ class Session:
             self._mirror.picture(run_id).curve(METRIC).add(series.points)
         self._on_change()
 
-    async def load_older(self, run_id: str) -> int:
-        """Lines before the oldest one that is here; how many came."""
-        log = self._mirror.picture(run_id).log
-        if not log.entries or len(log) + OLDER > log.limit:
+    async def load_older(self, run_id: str) -> int | None:
+        """Lines before the oldest one that is here; how many came, None where that is the run's first."""
+        picture = self._mirror.picture(run_id)
+        log = picture.log
+        if not log.entries:
             return 0
         oldest = log.entries[0]
-        epoch, before = (oldest.epoch, oldest.n) if oldest.n > 1 else (oldest.epoch - 1, None)
-        if epoch < 1:
+        # Then the attempts before: epochs may leave numbers out, and some attempt printed nothing.
+        earlier: list[tuple[int, int | None]] = [(epoch, None) for epoch in sorted(picture.attempts, reverse=True)]
+        wanted = [(oldest.epoch, oldest.n)] if oldest.n > 1 else [one for one in earlier if one[0] < oldest.epoch]
+        if wanted and len(log) + OLDER > log.limit:
             return 0
         client = await self.client()
-        answer = await client.log(run_id, epoch=epoch, before=before, limit=OLDER)
-        came = log.add_lines(answer.lines)
-        self._on_change()
-        return came
+        for epoch, before in wanted:
+            answer = await client.log(run_id, epoch=epoch, before=before, limit=OLDER)
+            if came := log.add_lines(answer.lines):
+                self._on_change()
+                return came
+        return None if oldest.n <= 1 and picture.loaded else 0

@@ -201,7 +201,9 @@ class RunScreen(RelayScreen):
         except RelayError as error:
             self.relay.say(str(error), severity="warning")
             return
-        if not came:
+        if came is None:
+            self.relay.say("this is the first line")
+        elif not came:
             self.relay.say("no older lines fit here; `relay-tui log` has them all, and so has the volume")
 
 
