@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,57 @@ def test_rate_is_an_average_that_starts_anew_when_the_counter_goes_back() -> Non
     assert (progress.step, progress.total, progress.first) == (49, 100, 1)
     progress.see("step 3/100 loss 1.0", now=30)
     assert progress.rate is None
+
+
+def paced(sightings: Iterable[tuple[float, int]]) -> Progress:
+    progress = Progress()
+    for now, step in sightings:
+        progress.see(f"step {step}/100000 loss 1.0", now)
+    return progress
+
+
+def bursts(every: float, lines: int, count: int, spread: float = 0.0) -> list[tuple[float, int]]:
+    """Bursts of step lines, each read within `spread` seconds."""
+    return [
+        (100 + burst * every + line * spread / lines, burst * lines + line + 1)
+        for burst in range(count)
+        for line in range(lines)
+    ]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize(
+    ("every", "lines", "count"),
+    [(1.0, 50, 2), (1.0, 50, 3), (1.0, 50, 30), (5.0, 50, 12), (30.0, 100, 12), (60.0, 1, 2), (60.0, 1, 30)],
+)
+def test_the_rate_is_that_of_the_clock_however_lines_come(every: float, lines: int, count: int, spread: float) -> None:
+    sightings = bursts(every, lines, count, spread)
+    assert paced(sightings).rate == pytest.approx(lines / every, rel=0.03)
+    for cut in range(len(sightings) // 2, len(sightings)):
+        if cut > 2 * lines:  # in the midst of a burst too
+            assert paced(sightings[:cut]).rate == pytest.approx(lines / every, rel=0.55 if count < 12 else 0.2)
+
+
+def test_a_first_burst_tells_no_rate() -> None:
+    assert paced(bursts(1.0, 50, 1, spread=0.05)).rate is None
+
+
+@pytest.mark.parametrize("every", [0.001, 0.01, 0.3, 2.0])
+def test_the_rate_of_steady_lines(every: float) -> None:
+    count = 20 + int(3 / every)
+    assert paced((n * every, n) for n in range(1, count)).rate == pytest.approx(1 / every, rel=0.01)
+
+
+def test_the_rate_follows_a_change_of_pace_within_a_window() -> None:
+    slow = [(n * 1.0, n) for n in range(1, 60)]
+    fast = [(59 + n * 0.1, 59 + n) for n in range(1, 121)]
+    assert paced(slow + fast).rate == pytest.approx(10.0, rel=0.05)
+
+
+def test_a_counter_that_goes_back_starts_the_rate_anew() -> None:
+    first = [(n * 0.1, n) for n in range(1, 100)]
+    assert paced([*first, (12.0, 1)]).rate is None
+    assert paced([*first, (12.0, 1), (13.0, 3), (14.0, 5)]).rate == pytest.approx(2.0)
 
 
 def test_a_known_target_is_not_overruled_by_a_line() -> None:

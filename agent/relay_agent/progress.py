@@ -7,6 +7,7 @@ it names its step in one of the shapes of `SHAPES` and says something about it: 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -143,6 +144,19 @@ class _Count:
         self.last = step
 
 
+class _Seen(NamedTuple):
+    """Sightings within a grain, as one: when the first and the last came, and the last step."""
+
+    began: float
+    at: float
+    step: int
+
+
+WINDOW, SIGHTINGS = 10.0, 10
+"""Seconds and sightings that a rate is measured over: both at least, where there are as many."""
+GRAIN = 0.25
+SHORTEST = 0.5
+"""Seconds from which on a rate says anything."""
 MAX_COUNTS = 64
 
 
@@ -166,7 +180,7 @@ class Progress:
         self._known_total = total is not None
         self._counts: dict[int, _Count] = {}  # by total
         self._other: set[int] = set()  # totals of something else
-        self._at: float | None = None
+        self._seen: deque[_Seen] = deque()
 
     def complete(self, step: int) -> bool:
         """Whether `step` is the last one, for all that is known. That is one below the total for who counts from 0, and
@@ -230,13 +244,22 @@ class Progress:
 
     def forget_pace(self) -> None:
         """What was seen came all at once, and not as it was printed."""
-        self._at = self.rate = None
+        self.rate = None
+        self._seen.clear()
 
     def _pace(self, step: int, now: float) -> None:
-        """Moving average over about ten sightings; a step that goes back starts it anew."""
-        if self._at is None or step < self.step:
-            self._at, self.rate = now, None
-        elif step > self.step and now > self._at:
-            rate = (step - self.step) / (now - self._at)
-            self.rate = rate if self.rate is None else self.rate + 0.2 * (rate - self.rate)
-            self._at = now
+        """Steps since the beginning of a window by its seconds; a step that goes back starts it anew.
+
+        Buffers hand on many lines at once: only how far the steps came in much longer than that tells anything.
+        """
+        if step < self.step:
+            self.forget_pace()
+        seen = self._seen
+        if seen and now - seen[-1].began <= GRAIN:
+            seen[-1] = _Seen(seen[-1].began, now, step)
+        elif not seen or step > seen[-1].step:
+            seen.append(_Seen(now, now, step))
+        while len(seen) > SIGHTINGS and now - seen[1].at >= WINDOW:
+            seen.popleft()
+        if step > seen[0].step and now - seen[0].at >= SHORTEST:
+            self.rate = (step - seen[0].step) / (now - seen[0].at)
