@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from agent_rig import Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
 from relay_agent.pod import Pod, read_note
-from relay_agent.takeover import RULES, Act, Standing, Trainer, look
+from relay_agent.takeover import RULES, Act, Standing, Trainer, backlog, look
 from relaytui.wire.clock import SystemClock
 
 ORPHAN = {"ORPHAN_TIMEOUT": "60"}
@@ -378,6 +380,25 @@ def test_what_is_damaged_on_the_pods_disk_costs_no_training(rig: Rig, harm: str)
         assert "set aside" in second.says() or "what follows in it is lost" in second.says()
     eventually(lambda: not guardian.tree(guard), "the old trainer's tree gone")
     rig.checkpoints()
+
+
+def test_of_what_cannot_be_read_only_this_pods_processes_are_stopped(tmp_path: Path) -> None:
+    """Two pods of one machine may train the same run in the same epoch, each for a commander of its own."""
+    here, there = (Pod(tmp_path / name, SystemClock()) for name in ("here", "there"))
+    for pod in (here, there):
+        (pod.make_folder("run-1", 1) / "attempt.json").write_text("{ damaged")
+    asleep = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={guardian.MARKER: mark + "0"})
+        for mark in (here.mark("run-1", 1), there.mark("run-1", 1), here.mark("run-10", 1), "run-1.1.")
+    ]
+    try:
+        eventually(lambda: all(guardian.carries(each.pid, guardian.MARKER.encode()) for each in asleep), "four asleep")
+        assert backlog(here, "run-1", None) == []
+        eventually(lambda: asleep[0].poll() == -signal.SIGKILL, "what is ours stopped")
+        assert [each.poll() for each in asleep[1:]] == [None, None, None]
+    finally:
+        for each in asleep:
+            each.communicate()
 
 
 def test_two_agents_at_once_after_ones_death_leave_the_trainer_alone(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -131,8 +132,8 @@ def fifo(path: Path) -> None:
 
 
 def bound_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as unix:
-        unix.bind(os.path.relpath(path))  # a socket's path is short, a test's folder is not
+    with socket.socket(socket.AF_UNIX) as unix, contextlib.chdir(path.parent):
+        unix.bind(path.name)  # a socket's whole path may have 107 bytes, a test's folder has more
 
 
 def link(path: Path) -> None:

@@ -76,7 +76,7 @@ class Holding:
         except OSError as error:
             say(f"{pod.root} cannot be used: {error.strerror or error}; reports wait in memory only")
         spool = Spool(lease.run_id, lease.epoch, lease.token, folder, trouble=say)
-        return cls(lease, config, newest, spool, f"{lease.run_id}.{lease.epoch}.{secrets.token_hex(8)}")
+        return cls(lease, config, newest, spool, pod.mark(lease.run_id, lease.epoch) + secrets.token_hex(8))
 
 
 class Attempt:

@@ -96,13 +96,20 @@ class Pod:
         folder.chmod(0o700)
         return folder
 
+    def mark(self, run_id: str, epoch: int) -> str:
+        """How the guard of an attempt that lies here begins. Another pod on this machine may train the same run in the
+        same epoch, for another commander: its processes are none of ours."""
+        try:
+            return f"{run_id}.{epoch}.{_place(self.folder(run_id, epoch))}."
+        except OSError:
+            return f"{run_id}.{epoch}.-."
+
     def binding(self, folder: Path) -> Binding:
-        found = folder.stat()
         try:
             container = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no real path
         except OSError:
             container = ""
-        return Binding(self._clock.boot_id(), container, f"{found.st_dev}:{found.st_ino}")
+        return Binding(self._clock.boot_id(), container, _place(folder))
 
     def write(self, folder: Path, note: Note) -> None:
         """OSError where the pod's disk refuses."""
@@ -155,6 +162,11 @@ class Pod:
     def agent_lives(self, note: Note) -> bool:
         """Whether the agent that wrote it still runs. Only for a note that is from here."""
         return note.pid != os.getpid() and note.start != 0 and start_of(note.pid) == note.start
+
+
+def _place(folder: Path) -> str:
+    found = folder.stat()
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def read_note(folder: Path) -> Note | None:

@@ -130,7 +130,7 @@ def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
     if not any(folder.iterdir()):
         return
     say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
-    mark = f"{run_id}.{int(folder.name[1:])}." if folder.parent.name == run_id and folder.name[1:].isdigit() else ""
+    mark = pod.mark(run_id, int(folder.name[1:])) if folder.parent.name == run_id and folder.name[1:].isdigit() else ""
     line = _call(folder) if mark else None
     if line is not None:
         say("its trainer still runs: stopping it, so that it can save")

@@ -121,7 +121,7 @@ class PodHost(Host):
         return None
 
     def stop_leftovers(self, name: str) -> int:
-        found = [guard for guard in self.guardians if guard.guard == name and not guard.gone and guard.kill()]
+        found = [guard for guard in self.guardians if guard.guard.startswith(name) and not guard.gone and guard.kill()]
         for guard in found:
             guard.gone = True
         return len(found)
