@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,3 +247,13 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, done.stdout) == (0, "on\n")
+
+
+def test_serve_ends_with_one_line_where_its_state_is_deleted(tmp_path: Path) -> None:
+    served = Served(tmp_path / "state")
+    shutil.rmtree(tmp_path / "state")
+    _, said = served.process.communicate(timeout=DEADLINE)
+    assert served.process.returncode == 74
+    last = said.splitlines()[-1]
+    assert last.startswith(f"relay-tui: {tmp_path / 'state' / 'relay.db'} was deleted under the running commander")
+    assert "Traceback" not in said

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from commander_kit import DEADLINE, Agent, log, published, running, started, ste
 
 from relaytui.commander.store.database import RELAY, open_database, statements
 from relaytui.commander.store.writer import UNIT, Tx, Writer
-from relaytui.wire.errors import RelayError
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token
 
 RUNNER = """
@@ -385,3 +386,32 @@ async def test_closing_takes_what_it_has_time_for_and_tells_the_rest(
     assert {error.code for error in given_up if isinstance(error, RelayError)} == {"stopping"}
     assert writer.waiting == 0
     await asyncio.wait_for(writer.room(), DEADLINE)
+
+
+@pytest.mark.parametrize("name", ["relay.db", "relay.db-wal", "telemetry.db"])
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_database_that_goes_away_under_it_is_noticed(tmp_path: Path, name: str, replaced: bool) -> None:
+    async with running(tmp_path / "state", lease_seconds=1.0) as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        path = tmp_path / "state" / name
+        assert path.exists()
+        kit.commander.look()
+        assert kit.commander.trouble is None
+        path.rename(tmp_path / "elsewhere")
+        if replaced:
+            path.write_bytes((tmp_path / "elsewhere").read_bytes())
+        await asyncio.wait_for(kit.commander.lost.wait(), 10)
+        trouble = kit.commander.trouble
+    assert trouble is not None
+    assert trouble.exit_code == Exit.STATE
+    assert f"{path} was {'replaced' if replaced else 'deleted'}" in trouble.message
+
+
+async def test_a_commander_whose_folder_is_anothers_now_leaves_its_address_alone(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with AsyncExitStack() as later:
+        async with running(state):
+            state.rename(tmp_path / "elsewhere")
+            other = await later.enter_async_context(running(state))
+        assert other.commander.url in (state / "commander.json").read_text()

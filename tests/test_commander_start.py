@@ -18,10 +18,14 @@ import pytest
 from commander_kit import DEADLINE, FakeClock, running, until
 
 from relaytui.cli import serve
+from relaytui.client.discover import local_endpoint
+from relaytui.client.link import LinkState
+from relaytui.client.mirror import Mirror
 from relaytui.commander.embedded import EmbeddedCommander
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store.filesystem import file_system
+from relaytui.dashboard.session import Opened, Session
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.files import private_folder
 
@@ -244,6 +248,24 @@ def test_embedded_in_a_thread_of_its_own(tmp_path: Path) -> None:
     embedded.stop()
     embedded.stop()
     assert not (tmp_path / "state" / "commander.json").exists()
+
+
+async def test_a_dashboard_whose_own_commander_lost_its_state_ends_with_the_reason(tmp_path: Path) -> None:
+    embedded = EmbeddedCommander(settings(tmp_path / "state"))
+    await asyncio.to_thread(embedded.start)
+    endpoint = local_endpoint(tmp_path / "state")
+    assert endpoint is not None
+    opened = Opened(endpoint, embedded=True, trouble=lambda: embedded.trouble)
+    mirror = Mirror()
+
+    def seen() -> None:
+        if mirror.link.state is LinkState.LIVE:
+            (tmp_path / "state" / "relay.db").unlink(missing_ok=True)
+
+    session = Session(lambda: opened, mirror, seen)
+    with pytest.raises(RelayError, match="deleted under the running commander"):
+        await asyncio.wait_for(session.run(), 10)
+    await asyncio.to_thread(embedded.stop)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------

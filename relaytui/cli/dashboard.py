@@ -100,7 +100,7 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
     embedded.append(commander)
     endpoint = local_endpoint(target.state)
     assert endpoint is not None, "a commander that started has said where it is"
-    return Opened(endpoint, embedded=True)
+    return Opened(endpoint, embedded=True, trouble=lambda: commander.trouble)
 
 
 def leave_running(state: Path, url: str) -> None:

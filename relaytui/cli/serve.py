@@ -63,10 +63,20 @@ async def _serve(
         click.echo(f"commander at {commander.url}, state in {printable(settings.state)}; Ctrl-C stops it", err=True)
         if as_json:
             print_json({"url": commander.url, "pid": os.getpid(), "state": printable(settings.state)})
-        await stopped.wait()
+        await _first(stopped, commander.lost)
+        if commander.trouble is not None:
+            raise commander.trouble
         say("stopping; runs train on and report when a commander is back\n")
     finally:
         await commander.stop()
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Until one of them is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
 
 
 def check(settings: CommanderSettings) -> None:

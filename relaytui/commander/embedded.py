@@ -20,6 +20,8 @@ class EmbeddedCommander:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.url = ""
+        self.trouble: RelayError | None = None
+        """Why it went down by itself, known before its connections close."""
 
     def start(self) -> str:
         """The commander's URL; RelayError where it cannot start."""
@@ -59,6 +61,10 @@ class EmbeddedCommander:
         try:
             self.url = commander.url
             self._ready.set()
-            await self._stop.wait()
+            stopped, lost = (asyncio.ensure_future(event.wait()) for event in (self._stop, commander.lost))
+            await asyncio.wait([stopped, lost], return_when=asyncio.FIRST_COMPLETED)
+            self.trouble = commander.trouble
+            stopped.cancel()
+            lost.cancel()
         finally:
             await commander.stop()

@@ -50,6 +50,7 @@ class StateFolder:
         folder's file system.
         """
         self.path = path
+        self._announced: Address | None = None
         _refuse_network(path, (probe or file_system)(path), allow_network)
         _make(path)
         self._lock = self._take_lock()
@@ -128,11 +129,14 @@ class StateFolder:
         return key
 
     def announce(self, address: Address) -> None:
+        self._announced = address
         _write_private(self.path / ADDRESS_FILE, encode(address))
 
     def retract(self) -> None:
-        with contextlib.suppress(OSError):
-            (self.path / ADDRESS_FILE).unlink()
+        # Where the folder was replaced, that of its new owner stays.
+        with contextlib.suppress(OSError, RelayError):
+            if read_address(self.path) == self._announced:
+                (self.path / ADDRESS_FILE).unlink()
 
 
 def _refuse_network(path: Path, kind: str, allowed: bool) -> None:

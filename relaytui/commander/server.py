@@ -28,6 +28,7 @@ from relaytui.commander.store import history
 from relaytui.commander.store.changes import Change
 from relaytui.commander.store.database import RELAY, TELEMETRY
 from relaytui.commander.store.opening import open_databases
+from relaytui.commander.store.presence import Presence
 from relaytui.commander.store.reader import Reader
 from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock, SystemClock
@@ -53,6 +54,10 @@ class Commander:
         self._keeper: Keeper | None = None
         self._stack = AsyncExitStack()
         self._stopping = False
+        self._presence = Presence(())
+        self.lost = asyncio.Event()
+        """Set where it cannot go on; `trouble` says why. Whoever started it stops it then."""
+        self.trouble: RelayError | None = None
         self._notes: list[tuple[str, str]] = []
         """(kind, message) of what the start found, for the history."""
 
@@ -117,6 +122,9 @@ class Commander:
         telemetry = Writer(opened.telemetry, TELEMETRY.name)
         stack.push_async_callback(telemetry.close)
         self._notes += opened.notes
+        self._presence = Presence(
+            [path.with_name(path.name + suffix) for path in (relay_path, telemetry_path) for suffix in ("", "-wal")]
+        )
         reader = await Reader.open(relay_path, telemetry_path)
         stack.push_async_callback(reader.close)
         core = Core(self.settings, self.clock, relay, telemetry, reader, folder.key)
@@ -146,6 +154,14 @@ class Commander:
 
         await core.relay.run(started)
 
+    def look(self) -> None:
+        """Whether the databases are still there; where not, `lost` is set."""
+        if self.lost.is_set() or (trouble := self._presence.trouble()) is None:
+            return
+        log.critical("%s", trouble)
+        self.trouble = trouble
+        self.lost.set()
+
     async def _sweep(self, core: Core) -> None:
         """Once a second or so, for ever: no error ends it."""
         interval = core.leases.interval
@@ -153,6 +169,7 @@ class Commander:
         tidied = loop.time()
         while True:
             await asyncio.sleep(interval)
+            self.look()
             try:
                 await core.leases.sweep()
                 core.workers.notice_silence()

@@ -31,6 +31,7 @@ class Opened:
 
     endpoint: Endpoint
     embedded: bool = False
+    trouble: Callable[[], RelayError | None] = lambda: None  # why an embedded one went down by itself
 
 
 Source = Endpoint | Callable[[], Opened]
@@ -83,6 +84,8 @@ class Session:
         self._on_change()
 
     def _set_link(self, link: Link) -> None:
+        if self.opened is not None and (trouble := self.opened.trouble()) is not None:
+            raise trouble  # nothing is there to connect to again
         self._mirror.set_link(link)
         self._on_change()
 
