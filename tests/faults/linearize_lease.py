@@ -179,6 +179,8 @@ def _register(lease: Lease, call: Call, answer: Answer) -> After:
 def _end(lease: Lease, call: Call, answer: Answer) -> After:
     """The report that an attempt is over. said: epoch, token, outcome. answer: ok | refused code."""
     epoch, token, outcome = call.said
+    if lease.floor and epoch != lease.held_epoch and answer == ("refused", "unknown"):
+        return lease  # granted after the backup
     if epoch > lease.epoch or (epoch == lease.held_epoch and lease.token not in ("", token)):
         return lease if _refused(answer, "unknown", "not_holder") else None
     if answer is not None and answer[0] != "ok":

@@ -23,7 +23,7 @@ from relaytui.commander.services import leases
 from relaytui.commander.store import runs
 
 L = 60.0
-LOOKED = 100_000
+LOOKED = 10_000
 """States of one run's history: a right one of 2 500 calls takes as many as it has calls, or a few more."""
 
 
