@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 from dashboard_fleet import RUNS, run, scripted
-from dashboard_rig import Rig, dashboard
+from dashboard_rig import Rig, dashboard, screen_text
 from scripted_commander import NOW, ScriptedCommander, snapshot
+from textual.screen import Screen
 from textual.widgets import Button
 
 from relaytui.client.answers import RunDetail
+from relaytui.dashboard.app import DashboardApp
 from relaytui.dashboard.screens.dialogs import CancelDialog, Dialog, DrainDialog, ForceDialog, QuitDialog
 from relaytui.dashboard.session import Opened
 from relaytui.dashboard.widgets.status import KeyBar
@@ -65,6 +67,36 @@ async def test_drain_names_target_holder_age_lease_and_consequence_and_begins_on
         await rig.press("enter")
         await rig.becomes(lambda: not isinstance(rig.app.screen, DrainDialog))
         assert posted(commander) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "run_id", "last"),
+    [
+        ("d", NAME, "the next agent goes on from that"),
+        ("c", NAME, "However its attempt ends"),
+        ("f", NAME, "Another agent may start when pod-a"),
+        ("r", ENDED, "the next agent that asks goes on from"),
+    ],
+)
+async def test_the_first_frame_of_a_dialog_says_all_of_it(
+    commander: ScriptedCommander, monkeypatch: pytest.MonkeyPatch, key: str, run_id: str, last: str
+) -> None:
+    """What it would do is read before a hand can press anything, also over a slow line."""
+    frames: list[str] = []
+    display = DashboardApp._display
+
+    def displayed(app: DashboardApp, screen: Screen[object], renderable: object) -> None:
+        if isinstance(screen, Dialog) and renderable is not None:
+            frames.append(screen_text(app))
+        display(app, screen, renderable)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DashboardApp, "_display", displayed)
+    async with dashboard(commander) as rig:
+        await ask(rig, key, run_id)
+        await rig.becomes(lambda: len(frames) > 0)
+        assert last in frames[0], frames[0]
+        assert run_id in frames[0]
+        assert "esc cancel" in frames[0]
 
 
 async def test_drain_is_sent_with_epoch_who_and_why(commander: ScriptedCommander) -> None:

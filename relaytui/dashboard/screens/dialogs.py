@@ -35,17 +35,20 @@ LONGEST_TYPED = 24
 HINT = "tab next · ⏎ press · esc cancel"
 
 
+Paragraph = Sequence[Piece]
+
+
 class Prose(Lines):
-    """Lines that are as high as what they say."""
+    """Lines that are as high as what they say; what they begin with is in the first frame."""
 
     DEFAULT_CSS = "Prose { height: auto; }"
 
-    def __init__(self, *, id: str | None = None, folds: bool = True) -> None:
+    def __init__(self, *paragraphs: Paragraph, id: str | None = None, folds: bool = True) -> None:
         super().__init__(id=id)
         self._folds = folds
-        self._paragraphs: list[list[Piece]] = []
+        self._paragraphs = [list(paragraph) for paragraph in paragraphs]
 
-    def say(self, *paragraphs: Sequence[Piece]) -> None:
+    def say(self, *paragraphs: Paragraph) -> None:
         said = [list(paragraph) for paragraph in paragraphs]
         if said != self._paragraphs:
             self._paragraphs = said
@@ -95,9 +98,11 @@ class Dialog(ModalScreen[None]):
         """Whether what it shows is: the app may be left while an act of it is under way."""
         return self.is_mounted and bool(self.query("#buttons Button"))
 
-    def entitle(self, title: str) -> None:
-        box = self.query_one("#dialog")
-        box.border_title, box.border_subtitle = title, HINT
+    def box(self, title: str) -> VerticalScroll:
+        """The frame around all of it."""
+        made = VerticalScroll(id="dialog", can_focus=False)
+        made.border_title, made.border_subtitle = title, HINT
+        return made
 
     def action_cancel(self) -> None:
         self.dismiss()
@@ -120,9 +125,10 @@ class RunDialog(Dialog):
         self._error: list[Piece] = []
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="dialog", can_focus=False):
-            yield Prose(id="facts", folds=False)
-            yield Prose(id="consequence")
+        left = lease_left(self.row, self.relay.mirror.now)
+        with self.box(self.title_text):
+            yield Prose(*self.facts(self.row, left), id="facts", folds=False)
+            yield Prose(*self.consequence(self.row, left), id="consequence")
             yield Input(placeholder="why (goes into the history)", id="why", compact=True, max_length=500)
             yield from self.compose_typed()
             yield from self.compose_choices()
@@ -138,7 +144,6 @@ class RunDialog(Dialog):
         yield from ()
 
     def on_mount(self) -> None:
-        self.entitle(self.title_text)
         self.paint()
 
     # -- what it says ---------------------------------------------------------------------------------------------
@@ -157,29 +162,8 @@ class RunDialog(Dialog):
         current = self.current()
         if current is not None and not self.changed:
             self.row = current
-        row, now = self.row, self.relay.mirror.now
-        holder = clean(row.holder or "", 128)
-        held = (
-            [Piece("holder  ", "muted"), Piece(holder, "strong")]
-            if holder and row.status.active
-            else [Piece("holder  ", "muted"), Piece("nobody")]
-        )
-        left = lease_left(row, now)
-        lease = [Piece("lease   ", "muted"), Piece("none" if left is None else f"{duration(left)} left", "strong")]
-        report = "nothing reported yet" if row.reported_at is None else f"last report {ago(now - row.reported_at)}"
-        self.query_one("#facts", Prose).say(
-            [
-                Piece("run     ", "muted"),
-                Piece(clean(row.run_id, 128), "strong"),
-                Piece("  "),
-                run_status(row.status),
-                Piece("  "),
-                Piece(f"epoch {row.epoch}", "muted"),
-            ],
-            [*held, Piece("  " + report, "muted")],
-            lease,
-            [],
-        )
+        row, left = self.row, lease_left(self.row, self.relay.mirror.now)
+        self.query_one("#facts", Prose).say(*self.facts(row, left))
         self.query_one("#consequence", Prose).say(*self.consequence(row, left))
         error = self._error
         if not error and self.changed:
@@ -188,6 +172,25 @@ class RunDialog(Dialog):
         self.query_one("#error", Prose).say(error)
         self.query_one("#error").display = bool(error)
         self.query_one("#go", Button).disabled = self._busy or not self.ready()
+
+    def facts(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        holder = clean(row.holder or "", 128)
+        held = Piece(holder, "strong") if holder and row.status.active else Piece("nobody")
+        silent = None if row.reported_at is None else self.relay.mirror.now - row.reported_at
+        report = "nothing reported yet" if silent is None else f"last report {ago(silent)}"
+        return [
+            [
+                Piece("run     ", "muted"),
+                Piece(clean(row.run_id, 128), "strong"),
+                Piece("  "),
+                run_status(row.status),
+                Piece("  "),
+                Piece(f"epoch {row.epoch}", "muted"),
+            ],
+            [Piece("holder  ", "muted"), held, Piece("  " + report, "muted")],
+            [Piece("lease   ", "muted"), Piece("none" if left is None else f"{duration(left)} left", "strong")],
+            [],
+        ]
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
         raise NotImplementedError
@@ -323,10 +326,14 @@ class ForceDialog(RunDialog):
     variant = "error"
 
     def compose_choices(self) -> ComposeResult:
-        yield Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)
+        gone = Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)
+        gone.display = self.row.status.active
+        yield gone
 
     def compose_typed(self) -> ComposeResult:
-        yield Input(placeholder=f"type {self.word} to confirm", id="typed", compact=True, max_length=128)
+        typed = Input(placeholder=f"type {self.word} to confirm", id="typed", compact=True, max_length=128)
+        typed.display = self.live
+        yield typed
 
     @property
     def word(self) -> str:
@@ -338,7 +345,7 @@ class ForceDialog(RunDialog):
 
     @property
     def pod_gone(self) -> bool:
-        return self.query_one("#gone", Checkbox).value
+        return any(box.value for box in self.query("#gone").results(Checkbox))
 
     def paint(self) -> None:
         super().paint()
@@ -388,24 +395,22 @@ class QuitDialog(Dialog):
     """Asked only where quitting would stop a commander that agents depend on."""
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="dialog", can_focus=False):
-            yield Prose(id="facts")
+        with self.box("Quit"):
+            yield Prose(*self.facts(), id="facts")
             with Horizontal(id="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Leave it running", id="leave", variant="primary", compact=True)
                 yield Button("Stop it", id="stop", variant="warning", compact=True)
 
-    def on_mount(self) -> None:
-        self.entitle("Quit")
-        self.paint()
-
     def paint(self) -> None:
-        if not self.there:
-            return
+        if self.there:
+            self.query_one("#facts", Prose).say(*self.facts())
+
+    def facts(self) -> list[list[Piece]]:
         held = [row for row in self.relay.mirror.runs.values() if row.status.active]
         draining = sum(row.status is RunStatus.DRAINING for row in held)
         runs = f"{len(held)} run{'s are' if len(held) != 1 else ' is'} held by agents"
-        self.query_one("#facts", Prose).say(
+        return [
             joined([Piece(runs, "strong")], [Piece(f"{draining} draining")] if draining else []),
             [
                 Piece(
@@ -415,7 +420,7 @@ class QuitDialog(Dialog):
             ],
             [Piece("Left running, it keeps taking reports without a screen; relay-tui attaches to it again.", "muted")],
             [Piece(" ")],
-        )
+        ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         chosen = event.button.id

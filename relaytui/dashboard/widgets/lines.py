@@ -46,6 +46,7 @@ class Lines(Based):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._shown: list[list[Piece]] = []
+        self._shown_at = 0  # cells
         self.stale = False
 
     def compose_lines(self, width: int) -> Sequence[Line]:
@@ -57,16 +58,25 @@ class Lines(Based):
         width = self.size.width
         if width <= 0:
             return
-        shown = [fit(line, width) for line in self.compose_lines(width)]
-        before, self._shown = self._shown, shown
+        before, shown = self._shown, self._look(width)
         for y in range(max(len(before), len(shown))):
             if y >= len(before) or y >= len(shown) or before[y] != shown[y]:
                 self.refresh(Region(0, y, width, 1))
+
+    def _look(self, width: int) -> list[list[Piece]]:
+        self._shown = [fit(line, width) for line in self.compose_lines(width)]
+        self._shown_at = width
+        return self._shown
 
     def set_stale(self, stale: bool) -> None:
         if stale is not self.stale:
             self.stale = stale
             self.refresh()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self._shown_at != (width := self.size.width):  # the first frame, which comes before any event
+            self._look(width)
+        return super().render_lines(crop)
 
     def on_resize(self) -> None:
         self.refresh_content()
