@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -92,7 +94,7 @@ class SimCommander:
         self.host.up = True
         self.starts += 1
         self.process = self._loop.start(f"commander.{self.starts}", self.host, 100 + self.starts)
-        self.process.spawn(self._run(), "commander")
+        self.process.spawn(self._lives(), "commander")
 
     def crash(self) -> None:
         """As kill -9 does; what was committed stays."""
@@ -121,6 +123,12 @@ class SimCommander:
         restore(self.folder, found[0], self.clock.wall())
         return True
 
+    async def _lives(self) -> None:
+        try:
+            await self._run()
+        except Exception:  # noqa: BLE001 - a commander that ends by itself is what is looked for
+            self._loop.troubles.append(f"{self.process} failed: {traceback.format_exc()}")
+
     async def _run(self) -> None:
         opened = open_databases(self.folder)
 
@@ -139,7 +147,8 @@ class SimCommander:
             except RelayError:  # a full disk: a service manager starts it again
                 await _pause()
         self.core = core
-        await Commander._sweep(None, core)  # type: ignore[arg-type]
+        whole = SimpleNamespace(look=lambda: None)  # nobody deletes its databases here
+        await Commander._sweep(whole, core)  # type: ignore[arg-type]
 
     def _serve(self, client: Process) -> End | None:
         if self.core is None or self.process is None or not self.process.alive:
