@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from commander_kit import FakeClock, Kit, ended, published, running, started, step, until
+from aiohttp import WSMsgType
+from commander_kit import DEADLINE, Agent, FakeClock, Kit, ended, published, running, started, step, until
 from msgspec.structs import replace
 
+from relaytui.commander.http.outbox import Outbox
+from relaytui.commander.http.ws_agent import REPLACED
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.store import runs
 
@@ -463,6 +466,59 @@ async def test_an_agent_that_comes_back_is_one_row(kit: Kit) -> None:
     await feed.until(lambda m: m["type"] == "worker_gone" and m["incarnation"] == "one")
     rows = (await kit.get("/api/workers"))[1]["workers"]
     assert [row["incarnation"] for row in rows] == ["two"]
+
+
+LATE = {
+    "acquire": {"request": 90, "run_id": "run-1", "request_id": "late", "mode": "sft"},
+    "renew": {"request": 90},
+    "register": {"request": 90, "run_id": "run-2", "epoch": 3, "token": "a" * 64, "mode": "sft"},
+    "reports": {"stream": "state", "first_seq": 2, "reports": [{"t": 1.0} | ended("failed", 3, exit_code=1)]},
+    "telemetry": {"type": "reports", "stream": "telemetry", "first_seq": 1, "reports": [{"t": 1.0} | step(9)]},
+    "skip": {"stream": "state", "first_seq": 2, "last_seq": 9, "why": "lost"},
+    "order_ack": {"order_id": 1, "accepted": False, "message": "no"},
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+async def test_what_still_comes_in_on_a_socket_that_was_replaced_changes_nothing(
+    kit: Kit, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """An agent connected again because the network held its first connection up, which lets go of it now."""
+    may_close = asyncio.Event()
+    flush = Outbox.flush
+
+    async def slow_flush(box: Outbox) -> None:
+        await may_close.wait()
+        await flush(box)
+
+    monkeypatch.setattr(Outbox, "flush", slow_flush)
+    ws = await kit.session.ws_connect(
+        kit.commander.url + "/ws/agent", headers=kit.headers("worker"), autoping=False, max_msg_size=1 << 20
+    )
+    older = Agent(ws, "pod", "one")
+    await older.say(type="hello", protocol=1, worker="pod", incarnation="one")
+    await older.hear("welcome")
+    await older.acquire("run-1", request_id="first")
+    await older.state(started())
+    assert (await kit.drain("run-1", 1))[0] == 200
+    assert (await older.hear())["order_id"] == LATE["order_ack"]["order_id"]
+    await kit.agent("pod", "one")
+    clock.advance(50)
+
+    async def everything() -> object:
+        core = kit.commander.core
+        rows = await core.relay.run(lambda tx: (runs.everything(tx), runs.all_leases(tx)))
+        await core.frames.run(lambda tx: None)
+        return rows, await kit.run("run-1"), await kit.attempts("run-1"), await kit.events("run-1")
+
+    before = await everything()
+    await older.say(**{"type": kind, "run_id": "run-1", "epoch": 1, "token": older.token} | LATE[kind])
+    await ws.ping()
+    assert (await ws.receive(timeout=DEADLINE)).type is WSMsgType.PONG  # whatever came before it was taken
+    assert await everything() == before
+    may_close.set()
+    closed = await ws.receive(timeout=DEADLINE)
+    assert (closed.type, closed.data) == (WSMsgType.CLOSE, REPLACED)
 
 
 async def test_runs_are_as_many_as_the_settings_say(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ class AgentSession:
         writer = self._core.frames if telemetry else self._core.relay
         if writer.full:
             await writer.room()
+        if self._closing:
+            return  # replaced, or something before it was not stored: what counts comes again on a newer connection
         if type(message) is Renew:
             self._renew(message, len(data))
         elif type(message) is Frame:
@@ -168,7 +170,8 @@ class AgentSession:
             )
         )  # fmt: skip
         if isinstance(answer, Deny):
-            core.workers.waiting(self._incarnation, None if answer.final else message.run_id)
+            if not self._closing:
+                core.workers.waiting(self._incarnation, None if answer.final else message.run_id)
             self._outbox.send(
                 Denied(
                     request=message.request, run_id=message.run_id, code=answer.code, reason=answer.reason,
