@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relaytui.wire.errors import RelayError
-from tests.bench import flood, ingest, line, memory, paint, renew, spool, takeover
+from tests.bench import cancel, elsewhere, flood, ingest, line, memory, paint, renew, restart, spool, takeover
 from tests.bench.children import BenchError
-from tests.bench.rounds import Bench, Setting, machine_state
+from tests.bench.rounds import Bench, Setting, Skipped, machine_state
 from tests.bench.rows import Row, as_object, as_table
 
-BENCHES = {module.BENCH.name: module.BENCH for module in (line, ingest, renew, paint, memory, spool, takeover, flood)}
+BENCHES = {
+    module.BENCH.name: module.BENCH
+    for module in (line, ingest, renew, restart, paint, memory, spool, takeover, elsewhere, cancel, flood)
+}
 ROUNDS = 5
 
 DESCRIPTION = "Measures Relay's speed and size beside yardsticks, in minutes. Loopback only; it ends all it starts."
@@ -68,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     chosen = options.only or list(BENCHES)
     benches = [bench for bench in BENCHES.values() if {bench.name, *bench.rows} & set(chosen)]
-    rows, broken = measure(benches, options.rounds, options.folder)
+    rows, broken = measure(benches, options.rounds, options.folder, chosen)
     rows = [row for row in rows if row.name in chosen or row.name.partition(".")[0] in chosen]
     if rows or not broken:
         print(json.dumps(as_object(rows), ensure_ascii=False) if options.json else as_table(rows))
@@ -77,8 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if broken else 0
 
 
-def measure(benches: Sequence[Bench], rounds: int, parent: Path | None) -> tuple[list[Row], list[str]]:
-    """Rows of all benches that could be run, and one line for each that could not."""
+def measure(
+    benches: Sequence[Bench], rounds: int, parent: Path | None, chosen: Sequence[str]
+) -> tuple[list[Row], list[str]]:
+    """Rows of all benches that could be run, and one line for each that broke."""
     rows: list[Row] = []
     broken: list[str] = []
     root = Path(tempfile.mkdtemp(prefix="relay-bench-", dir=parent))
@@ -87,8 +92,11 @@ def measure(benches: Sequence[Bench], rounds: int, parent: Path | None) -> tuple
             say(f"{bench.name}: {bench.about} ({machine_state()})")
             folder = root / bench.name
             folder.mkdir()
+            wanted = frozenset() if bench.name in chosen else frozenset(chosen)
             try:
-                rows += bench.run(Setting(rounds, folder, lambda words: say(f"  {words}")))
+                rows += bench.run(Setting(rounds, folder, lambda words: say(f"  {words}"), wanted))
+            except Skipped as why:
+                say(f"  skipped: {why}")
             except (BenchError, RelayError, OSError) as error:
                 broken.append(f"{bench.name} broke: {error}")
     finally:

@@ -121,13 +121,17 @@ class Child:
         return value
 
     def ask(self, question: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        self.tell(question)
+        return self.answer(timeout)
+
+    def tell(self, question: Mapping[str, Any]) -> None:
+        """Asks, for an answer that is fetched later."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             raise self.broken("ended") from None
-        return self.answer(timeout)
 
     def wait(self, timeout: float) -> int:
         """Its exit code; BenchError when it goes on."""

@@ -9,17 +9,27 @@ from pathlib import Path
 
 from tests.bench.rows import Row
 
+
+class Skipped(Exception):  # noqa: N818 - it says what happened
+    """A bench that cannot be run on this machine, which is no fault; one line says what it lacks."""
+
+
 Figures = Mapping[str, float]
 """What one variant measured in one round."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a bench is given: how often, a folder of its own on a real disk, and where to say how it goes."""
+    """What a bench is given: how often, a folder of its own on a real disk, where to say how it goes, and which rows
+    are wanted (none named: all)."""
 
     rounds: int
     folder: Path
     say: Callable[[str], None]
+    wanted: frozenset[str] = frozenset()
+
+    def wants(self, *rows: str) -> bool:
+        return not self.wanted or not self.wanted.isdisjoint(rows)
 
 
 @dataclass(frozen=True)

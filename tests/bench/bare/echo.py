@@ -1,6 +1,11 @@
-"""Yardstick of requests and answers: a websocket that sends every frame back, and does nothing else."""
+"""Yardstick of requests and answers: a websocket that sends every frame back, and does nothing else.
+
+python -m tests.bench.bare.echo [PORT]
+"""
 
 from __future__ import annotations
+
+import sys
 
 from aiohttp import WSMsgType, web
 
@@ -17,4 +22,4 @@ async def echo(request: web.Request) -> web.WebSocketResponse:
 
 
 if __name__ == "__main__":
-    serve({"/ws": echo})
+    serve({"/ws": echo}, *map(int, sys.argv[1:]))

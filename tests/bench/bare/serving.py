@@ -18,17 +18,17 @@ def websocket() -> web.WebSocketResponse:
     return web.WebSocketResponse(compress=False, max_msg_size=MAX_FRAME)
 
 
-def serve(routes: Mapping[str, Handler]) -> None:
-    asyncio.run(_serve(routes))
+def serve(routes: Mapping[str, Handler], port: int = 0) -> None:
+    asyncio.run(_serve(routes, port))
 
 
-async def _serve(routes: Mapping[str, Handler]) -> None:
+async def _serve(routes: Mapping[str, Handler], port: int) -> None:
     app = web.Application()
     for path, handler in routes.items():
         app.router.add_get(path, handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+    await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
     print(json.dumps({"port": runner.addresses[0][1]}), flush=True)
     await until_stdin_ends()
     await runner.cleanup()

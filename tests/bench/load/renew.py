@@ -1,9 +1,10 @@
-"""Load of renewals: each client has one in flight, and sends the next as soon as it was answered.
+"""Load of renewals: each client has one in flight, and sends the next as soon as it was answered, or at a pace.
 
     python -m tests.bench.load.renew relay|bare PORT CONNECTIONS
 
 The worker's token comes in RELAY_BENCH_TOKEN: a token is never in argv.
-Asked `{"clients": C, "seconds": S}`, the first C connections do so; the answer is
+Asked `{"clients": C, "seconds": S}`, the first C connections do so; with `"every": E` as agents do, E seconds or a
+little less after each answer, and all but the first at times of their own. The answer is
 `{"renewals": N, "seconds": T, "p99_ms": M}`.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import sys
 import time
@@ -37,16 +39,18 @@ class Renewer:
         self._template = encode(message).replace(str(HOLE).encode(), b"%d")
         self._request = 100
         self._until = 0.0
+        self._every = 0.0
         self._sent_at = 0.0
         self._took: list[float] = []
         self._done: asyncio.Future[None] | None = None
 
-    async def go(self, until: float) -> list[float]:
+    async def go(self, until: float, every: float = 0.0) -> list[float]:
         """Seconds that each renewal took, of those sent before `until` (perf_counter)."""
-        self._until, self._took = until, []
+        self._until, self._every, self._took = until, every, []
         self._done = asyncio.get_running_loop().create_future()
         self._socket.on_message = self._answered
         self._socket.on_close = self._fail
+        await asyncio.sleep(random.uniform(0.0, every))
         self._send()
         await self._done
         return self._took
@@ -63,8 +67,12 @@ class Renewer:
             self._fail(ClosedError(f"renewal {self._request} was answered with {payload[:200]!r}"))
             return
         self._took.append(now - self._sent_at)
-        if now < self._until:
-            self._send()
+        pause = self._every * random.uniform(0.9, 1.0)
+        if now + pause < self._until:
+            if pause:
+                asyncio.get_running_loop().call_later(pause, self._send)
+            else:
+                self._send()
         elif self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -73,10 +81,10 @@ class Renewer:
             self._done.set_exception(why)
 
 
-async def renew(renewers: list[Renewer], seconds: float) -> asked.Answer:
+async def renew(renewers: list[Renewer], seconds: float, every: float) -> asked.Answer:
     start = time.perf_counter()
     async with asyncio.timeout(seconds + PATIENCE):
-        took = await asyncio.gather(*(renewer.go(start + seconds) for renewer in renewers))
+        took = await asyncio.gather(*(renewer.go(start + seconds, every) for renewer in renewers))
     elapsed = time.perf_counter() - start
     every = [one for some in took for one in some]
     return {"renewals": len(every), "seconds": elapsed, "p99_ms": percentile(every, 0.99) * 1e3}
@@ -92,7 +100,7 @@ def main(target: str, port: int, connections: int) -> None:
         else:
             holders = [bare(await connect(port), number) for number in range(connections)]
         renewers = [Renewer(holder, echoed=target != "relay") for holder in holders]
-        return lambda question: renew(renewers[: question["clients"]], question["seconds"])
+        return lambda question: renew(renewers[: question["clients"]], question["seconds"], question.get("every", 0.0))
 
     asked.run(open_load)
 
