@@ -116,8 +116,9 @@ class FaultyDisk(Disk):
                 half()
             raise error
 
-    def create(self, name: str | Path, *, dir_fd: int | None = None) -> int:
-        return int(self._do(f"create {name}", lambda: super(FaultyDisk, self).create(name, dir_fd=dir_fd)))
+    def create(self, name: str | Path, *, dir_fd: int | None = None, mode: int = 0o644) -> int:
+        real = super().create
+        return int(self._do(f"create {name}", lambda: real(name, dir_fd=dir_fd, mode=mode)))
 
     def write(self, fd: int, data: bytes) -> None:
         real = super().write
@@ -137,8 +138,8 @@ class FaultyDisk(Disk):
     def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
         self._do(f"symlink {name}", lambda: super(FaultyDisk, self).symlink(target, name, dir_fd=dir_fd))
 
-    def mkdir(self, name: str | Path) -> None:
-        self._do(f"mkdir {name}", lambda: super(FaultyDisk, self).mkdir(name))
+    def mkdir(self, name: str | Path, mode: int = 0o755) -> None:
+        self._do(f"mkdir {name}", lambda: super(FaultyDisk, self).mkdir(name, mode))
 
     def unlink(self, name: str | Path, *, dir_fd: int | None = None) -> None:
         self._do(f"unlink {name}", lambda: super(FaultyDisk, self).unlink(name, dir_fd=dir_fd))

@@ -1,7 +1,7 @@
 """What an agent keeps on the pod's own disk, one folder an attempt: who runs it, its spool, its guardian's word.
 
 A note is bound to this boot, this container and this very folder: a copied folder is a new incarnation, and takes
-nothing over (design §4.9).
+nothing over (design §4.9). Notes hold tokens: every folder and file here is its user's alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from relay_agent import guardian
+from relay_agent.checkpoints.disk import SYSTEM, Disk, remove_tree, sync_folder, write_new
 from relaytui.wire.bounds import Token
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import decode, encode
@@ -26,6 +26,8 @@ from relaytui.wire.messages import RunConfig
 
 VERSION = 2
 NOTE, DONE = "attempt.json", "done"
+GONE = ".gone."
+"""In the name of a folder that is forgotten, while it is cleared away."""
 MAX_NOTE = 64 << 10
 
 
@@ -64,9 +66,10 @@ class Note(Struct, frozen=True):
 
 
 class Pod:
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path, clock: Clock, disk: Disk = SYSTEM) -> None:
         self.root = root
         self._clock = clock
+        self._disk = disk
         self._lock = -1
 
     def hold(self, run_id: str) -> bool:
@@ -74,7 +77,7 @@ class Pod:
         is. Where the pod's disk takes no lock there is nothing to take over either."""
         try:
             folder = self.root / "runs" / run_id
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._private(folder)
             fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | guardian.OURS, 0o600)
         except OSError:
             return True
@@ -84,6 +87,9 @@ class Pod:
             os.close(fd)
             return error.errno != errno.EWOULDBLOCK
         self._lock = fd
+        for left in folder.glob(f"*{GONE}*"):
+            with suppress(OSError):
+                remove_tree(self._disk, left)
         return True
 
     def folder(self, run_id: str, epoch: int) -> Path:
@@ -92,9 +98,18 @@ class Pod:
     def make_folder(self, run_id: str, epoch: int) -> Path:
         """For one attempt, nobody else's to read. OSError where the pod's disk refuses."""
         folder = self.folder(run_id, epoch)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._private(folder)
         folder.chmod(0o700)
         return folder
+
+    def _private(self, folder: Path) -> None:
+        """Makes the folder, and what is missing of the way to it, for its user alone; on the disk when this returns."""
+        for path in (*reversed(folder.parents), folder):
+            if path.is_dir():
+                continue
+            with suppress(FileExistsError):
+                self._disk.mkdir(path, 0o700)
+            sync_folder(self._disk, path.parent)
 
     def mark(self, run_id: str, epoch: int) -> str:
         """How the guard of an attempt that lies here begins. Another pod on this machine may train the same run in the
@@ -114,34 +129,33 @@ class Pod:
     def write(self, folder: Path, note: Note) -> None:
         """OSError where the pod's disk refuses."""
         temporary = folder / f".{NOTE}.{os.urandom(8).hex()}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | guardian.OURS, 0o600)
         try:
-            try:
-                os.write(fd, encode(note))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            temporary.replace(folder / NOTE)
-        except BaseException:
+            write_new(self._disk, temporary, encode(note), mode=0o600)
+            self._disk.rename(temporary, folder / NOTE)
+        except OSError:
             with suppress(OSError):
-                temporary.unlink()
+                self._disk.unlink(temporary)
             raise
+        sync_folder(self._disk, folder)
 
     def done(self, folder: Path) -> None:
         """How the attempt ended is in its spool: nothing but that is left to do for it."""
         with suppress(OSError):
-            (folder / DONE).touch()
+            os.close(self._disk.create(folder / DONE, mode=0o600))
 
     def forget(self, folder: Path) -> None:
-        """The attempt is over and all of its reports are delivered."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """The attempt is over and all of its reports are delivered. Under its name it is gone in one step: half of it
+        would look like an attempt to take over."""
+        gone = folder.with_name(f"{folder.name}{GONE}{os.urandom(4).hex()}")
         with suppress(OSError):
+            self._disk.rename(folder, gone)
+            remove_tree(self._disk, gone)
             folder.parent.rmdir()
 
     def aside(self, folder: Path) -> None:
         """Kept for whoever wants to look, out of the way of what comes under its name."""
         with suppress(OSError):
-            folder.rename(folder.with_name(f"{folder.name}.damaged.{os.urandom(4).hex()}"))
+            self._disk.rename(folder, folder.with_name(f"{folder.name}.damaged.{os.urandom(4).hex()}"))
 
     def notes(self) -> Iterator[tuple[Path, Note | None]]:
         """Every attempt's folder, oldest epoch first; None where its note cannot be read."""

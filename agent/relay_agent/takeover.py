@@ -104,7 +104,7 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
     """What agents that are gone could not deliver, of any run; what is delivered is forgotten. Blocking."""
     spools: list[Spool] = []
     for folder, note in pod.notes():
-        if note is None:
+        if note is None and folder.parent.name == run_id:  # of another run it may be one that has just begun
             _set_aside(pod, folder, run_id)
         if note is None or (found is not None and folder == found.folder):
             continue
@@ -127,10 +127,11 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
 
 def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
     """Nobody can take over what nobody can read. Its trainer, if there is one, may save before the next one starts."""
-    if not any(folder.iterdir()):
+    if not any(path for path in folder.iterdir() if not path.name.startswith(".")):
+        pod.forget(folder)  # it died before it had begun
         return
     say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
-    mark = pod.mark(run_id, int(folder.name[1:])) if folder.parent.name == run_id and folder.name[1:].isdigit() else ""
+    mark = pod.mark(run_id, int(folder.name[1:])) if folder.name[1:].isdigit() else ""
     line = _call(folder) if mark else None
     if line is not None:
         say("its trainer still runs: stopping it, so that it can save")

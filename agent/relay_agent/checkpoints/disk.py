@@ -21,9 +21,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Disk:
     """The real one. Each method is one system call (`write` loops over short ones)."""
 
-    def create(self, name: str | Path, *, dir_fd: int | None = None) -> int:
+    def create(self, name: str | Path, *, dir_fd: int | None = None, mode: int = 0o644) -> int:
         """A new file, open for writing; FileExistsError where anything has that name."""
-        return os.open(name, _NEW, 0o644, dir_fd=dir_fd)
+        return os.open(name, _NEW, mode, dir_fd=dir_fd)
 
     def write(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
@@ -42,8 +42,8 @@ class Disk:
     def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
         os.symlink(target, name, dir_fd=dir_fd)
 
-    def mkdir(self, name: str | Path) -> None:
-        Path(name).mkdir(0o755)
+    def mkdir(self, name: str | Path, mode: int = 0o755) -> None:
+        Path(name).mkdir(mode)
 
     def unlink(self, name: str | Path, *, dir_fd: int | None = None) -> None:
         os.unlink(name, dir_fd=dir_fd)
@@ -98,9 +98,9 @@ def read_file(root: int, path: str, limit: int) -> bytes:
     return data
 
 
-def write_new(disk: Disk, name: str | Path, data: bytes, *, dir_fd: int | None = None) -> None:
+def write_new(disk: Disk, name: str | Path, data: bytes, *, dir_fd: int | None = None, mode: int = 0o644) -> None:
     """A new file with these bytes, on the disk when this returns."""
-    fd = disk.create(name, dir_fd=dir_fd)
+    fd = disk.create(name, dir_fd=dir_fd, mode=mode)
     try:
         disk.write(fd, data)
         disk.fsync(fd)

@@ -27,7 +27,7 @@ import relay_agent.volume
 from relay_agent.checkpoints.disk import Disk
 from tests.faults.sim.loop import PROCESS, Dead, Process
 from tests.faults.sim.net import SimContact
-from tests.faults.sim.pod import PodHost, sync_noted
+from tests.faults.sim.pod import PodHost, rename_noted, sync_noted
 from tests.faults.sim.trainer import SimSupervised
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def _refuse_when_full(world: World, process: Process, name: str, args: Any, give
 
 def _tell(world: World, process: Process, name: str, args: Any, given: Any) -> None:
     source, target = (_place(each, given.get("dir_fd")) for each in args)
+    if name == "rename":
+        rename_noted(process.host, source, target)
     if target.is_relative_to(world.volume):
         world.observer.moved(process, source, target, linked=name == "link")
 

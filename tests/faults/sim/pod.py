@@ -94,7 +94,7 @@ class PodHost(Host):
         self.up = False
         self._kill_all()
         rng = self.world.loop.rng
-        for path in sorted(self.folder.rglob("*.log")):
+        for path in sorted([*self.folder.rglob("*.log"), *self.folder.rglob("attempt.json")]):
             size, synced = path.stat().st_size, self.synced.get(str(path), 0)
             if size > synced:
                 kept = rng.randint(synced, size)
@@ -141,3 +141,9 @@ def sync_noted(host: Host, fd: int) -> None:
     if isinstance(host, PodHost):
         with suppress(OSError):
             host.synced[os.readlink(f"/proc/self/fd/{fd}")] = os.fstat(fd).st_size  # noqa: PTH115
+
+
+def rename_noted(host: Host, source: Path, target: Path) -> None:
+    """What was flushed stays so under another name."""
+    if isinstance(host, PodHost) and (size := host.synced.pop(str(source), None)) is not None:
+        host.synced[str(target)] = size

@@ -1,0 +1,142 @@
+"""What an agent keeps on the pod's own disk: private, whole or not there, and forgotten in one step."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from checkpoint_kit import Crash, FaultyDisk
+
+from relay_agent.checkpoints.disk import Disk
+from relay_agent.pod import DONE, Note, Pod, read_note
+from relay_agent.takeover import backlog, look
+from relaytui.wire.clock import SystemClock
+from relaytui.wire.messages import RunConfig
+
+TOKEN = "t" * 43
+CONFIG = RunConfig("/mnt/relay", "run-1", 600, 3, 600, "", False)
+
+
+def pod(root: Path, disk: Disk | None = None) -> Pod:
+    return Pod(root, SystemClock(), disk) if disk else Pod(root, SystemClock())
+
+
+def note(on: Pod, folder: Path, resume_step: int = 0) -> Note:
+    return Note(
+        2, "run-1", "sft", "/mnt/relay/runs/run-1", 1, TOKEN, 300.0, CONFIG, "i" * 32, "d" * 16, "a trainer",
+        "run-1.1.x.y", 30.0, None, resume_step, 2**22 + 1, 1, on.binding(folder),
+    )  # fmt: skip
+
+
+def modes(root: Path) -> set[int]:
+    return {path.stat().st_mode & 0o777 for path in (root, *root.rglob("*")) if path.is_dir()}
+
+
+@pytest.mark.parametrize("how", ["attempt", "lock"])
+def test_every_folder_an_agent_makes_there_is_its_users_alone(tmp_path: Path, how: str) -> None:
+    before = os.umask(0o022)
+    try:
+        here = pod(tmp_path / "way" / "state")
+        if how == "attempt":
+            folder = here.make_folder("run-1", 1)
+            here.write(folder, note(here, folder))
+            here.done(folder)
+        else:
+            assert here.hold("run-1")
+    finally:
+        os.umask(before)
+    assert modes(tmp_path / "way") == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()} == {0o600}
+
+
+def test_a_folder_that_was_there_before_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    pod(tmp_path).make_folder("run-1", 1)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def story(on: Pod) -> None:
+    folder = on.make_folder("run-1", 1)
+    for step in (0, 10):
+        on.write(folder, note(on, folder, step))
+    on.done(folder)
+    on.forget(folder)
+
+
+def test_a_crash_at_any_call_leaves_a_note_that_reads_or_nothing(tmp_path: Path) -> None:
+    """Killed before, after and halfway through each call: nothing is half there, and the next agent clears it up."""
+    counted = FaultyDisk()
+    story(pod(tmp_path / "counted", counted))
+    kinds = [call.partition(" ")[0] for call in counted.calls]
+    assert {"mkdir", "create", "write", "fsync", "rename", "unlink", "rmdir"} == set(kinds)
+    folder = tmp_path / "counted/runs/run-1/e00000001"
+    renamed = [
+        index
+        for index, call in enumerate(counted.calls)
+        if call.startswith("rename ") and call.endswith("attempt.json")
+    ]
+    assert [counted.calls[index + 1] for index in renamed] == [f"fsync {folder}"] * 2, "the folder after each rename"
+    done = next(index for index, call in enumerate(counted.calls) if call.endswith(f"/{DONE}"))
+    for number, call in enumerate(counted.calls):
+        for way in ("before", "after", "half")[: 3 if call == "write" else 2]:
+            root = tmp_path / f"{number}-{way}"
+            with pytest.raises(Crash):
+                story(pod(root, FaultyDisk(number, Crash, after=way == "after", half=way == "half")))
+            here = pod(root)
+            found = list(here.notes())
+            assert len(found) <= 1
+            for folder, read in found:
+                assert (read is not None) is (number > renamed[0] or (number == renamed[0] and way == "after"))
+                assert read is None or read.resume_step in (0, 10)
+            if number > done:
+                assert look(here, "run-1") is None, "how it ended is told: nothing to take over"
+            assert here.hold("run-1")
+            assert backlog(here, "run-1", None) == []
+            assert [path.name for path in (root / "runs/run-1").glob("*e0*")] == [], "nothing is left of it"
+
+
+def full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("call", ["create", "write", "fsync", "rename"])
+def test_a_disk_that_is_full_leaves_the_note_before(tmp_path: Path, call: str) -> None:
+    here = pod(tmp_path)
+    folder = here.make_folder("run-1", 1)
+    here.write(folder, note(here, folder, 5))
+    disk = FaultyDisk(["create", "write", "fsync", "rename"].index(call), full, half=True)
+    with pytest.raises(OSError, match="No space left"):
+        pod(tmp_path, disk).write(folder, note(here, folder, 9))
+    read = read_note(folder)
+    assert read is not None
+    assert read.resume_step == 5
+    assert [path.name for path in folder.iterdir()] == ["attempt.json"]
+
+
+def test_a_disk_that_takes_no_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        pod(tmp_path, FaultyDisk(0, full)).make_folder("run-1", 1)
+    assert pod(tmp_path, FaultyDisk(0, full)).hold("run-1"), "where nothing can be kept there is nothing to take over"
+
+
+def test_what_cannot_be_noted_as_done_ends_nothing(tmp_path: Path) -> None:
+    here = pod(tmp_path)
+    folder = here.make_folder("run-1", 1)
+    pod(tmp_path, FaultyDisk(0, full)).done(folder)
+    assert not (folder / DONE).exists()
+    here.done(folder)
+    here.done(folder)
+    assert (folder / DONE).exists()
+
+
+def test_an_attempt_of_another_run_that_has_just_begun_is_left_alone(tmp_path: Path) -> None:
+    """Its agent lives, and writes its note only when it starts its trainer."""
+    here = pod(tmp_path)
+    begun, old = here.make_folder("run-2", 1), here.make_folder("run-1", 1)
+    for folder in (begun, old):
+        (folder / "state.0000000001.log").write_bytes(b"")
+    assert backlog(here, "run-1", None) == []
+    assert begun.exists()
+    assert not old.exists(), "ours is nobody's: set aside"
