@@ -72,11 +72,8 @@ def test_a_crash_at_any_call_leaves_a_note_that_reads_or_nothing(tmp_path: Path)
     kinds = [call.partition(" ")[0] for call in counted.calls]
     assert {"mkdir", "create", "write", "fsync", "rename", "unlink", "rmdir"} == set(kinds)
     folder = tmp_path / "counted/runs/run-1/e00000001"
-    renamed = [
-        index
-        for index, call in enumerate(counted.calls)
-        if call.startswith("rename ") and call.endswith("attempt.json")
-    ]
+    renames = ((index, call) for index, call in enumerate(counted.calls) if call.startswith("rename "))
+    renamed = [index for index, call in renames if call.endswith("attempt.json")]
     assert [counted.calls[index + 1] for index in renamed] == [f"fsync {folder}"] * 2, "the folder after each rename"
     done = next(index for index, call in enumerate(counted.calls) if call.endswith(f"/{DONE}"))
     for number, call in enumerate(counted.calls):
@@ -87,7 +84,7 @@ def test_a_crash_at_any_call_leaves_a_note_that_reads_or_nothing(tmp_path: Path)
             here = pod(root)
             found = list(here.notes())
             assert len(found) <= 1
-            for folder, read in found:
+            for _, read in found:
                 assert (read is not None) is (number > renamed[0] or (number == renamed[0] and way == "after"))
                 assert read is None or read.resume_step in (0, 10)
             if number > done:
