@@ -203,6 +203,44 @@ def test_the_very_first_start_in_an_empty_home(terminal: Terminal, tmp_path: Pat
     assert [path.stat().st_mode & 0o077 for path in (state, state / "log")] == [0, 0]
 
 
+def test_the_first_frame_waits_for_nothing_that_only_what_follows_needs(
+    terminal: Terminal, state: Path, tmp_path: Path
+) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text(_LOADED_AT_THE_FIRST_FRAME)
+    terminal.start([sys.executable, str(probe), "--state", str(state)], environment(tmp_path))
+    terminal.given_back(0)
+    lines = (tmp_path / "loaded").read_text().splitlines()
+    textuals, loaded = set(lines[0].split()), set(lines[1].split())
+    ours = loaded - textuals
+    foreign = {name.partition(".")[0] for name in ours} - set(sys.stdlib_module_names) - {"relaytui", "__main__"}
+    assert foreign <= {"click", "msgspec", "orjson", "rich", "textual"}
+    assert "relaytui.dashboard.screens.home" in ours
+    assert sorted(name for name in ours if name.startswith(_NOT_BEFORE_THE_FIRST_FRAME)) == []
+
+
+_LOADED_AT_THE_FIRST_FRAME = """
+import sys
+from pathlib import Path
+import textual.app, textual.drivers.linux_driver
+textuals = " ".join(sys.modules)
+from relaytui.cli.main import main
+from relaytui.dashboard.app import DashboardApp
+def begin(app):
+    Path("loaded").write_text(textuals + "\\n" + " ".join(sys.modules))
+    app.exit()
+DashboardApp._begin = begin
+main()
+"""
+_NOT_BEFORE_THE_FIRST_FRAME = (
+    "email", "http.", "multiprocessing", "sqlite3", "ssl", "subprocess", "unittest", "urllib.request",
+    "relaytui.commander",
+    "relaytui.client.answers", "relaytui.client.api", "relaytui.client.feed", "relaytui.client.proving",
+    "relaytui.dashboard.screens.dialogs", "relaytui.dashboard.screens.help", "relaytui.dashboard.screens.run",
+    "relaytui.dashboard.widgets.chart", "relaytui.dashboard.widgets.filter", "relaytui.dashboard.widgets.log",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_gives_the_terminal_back(
     terminal: Terminal, state: Path, tmp_path: Path, number: signal.Signals, code: int

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from relaytui.cli.options import Target, usage
-from relaytui.client.api import CommanderClient
 from relaytui.client.discover import TOKEN_VARIABLE, remote_endpoint, running_commander
 from relaytui.client.endpoint import Endpoint
 from relaytui.wire.errors import Exit, RelayError
+
+if TYPE_CHECKING:
+    from relaytui.client.api import CommanderClient
 
 T = TypeVar("T")
 
@@ -35,6 +37,7 @@ async def endpoint_of(target: Target) -> Endpoint:
 
 def ask(target: Target, question: Callable[[CommanderClient], Awaitable[T]]) -> T:
     """The commander's answer to one question."""
+    from relaytui.client.api import CommanderClient  # aiohttp with it; the first frame of the dashboard does not wait
 
     async def asking() -> T:
         async with CommanderClient(await endpoint_of(target)) as client:

@@ -371,7 +371,8 @@ class DashboardApp(App[DashboardResult]):
             self.push_screen(HelpScreen(screen.places()))
 
     def action_suspend_process(self) -> None:
-        from relaytui.dashboard.driver import TerminalDriver, can_come_back
+        from relaytui.dashboard.driver import TerminalDriver
+        from relaytui.dashboard.job import can_come_back
 
         if isinstance(self._driver, TerminalDriver) and can_come_back():
             self._driver.leave_for_the_shell()

@@ -14,7 +14,6 @@ import termios
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-import psutil
 from textual.drivers.linux_driver import LinuxDriver
 
 if TYPE_CHECKING:
@@ -94,17 +93,3 @@ class TerminalDriver(LinuxDriver):
     def _lost(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: it is left already
             self._loop.call_soon_threadsafe(self._relay.terminal_lost)
-
-
-def can_come_back() -> bool:
-    """Whether a shell with job control waits for this job: without one, nobody would ever wake it again."""
-    ours, session = os.getpgrp(), os.getsid(0)
-    try:
-        for parent in psutil.Process().parents():
-            if os.getsid(parent.pid) != session:
-                return False
-            if os.getpgid(parent.pid) != ours:
-                return True
-    except (psutil.Error, OSError):
-        pass
-    return False
