@@ -271,11 +271,12 @@ class AgentSession:
 
     def _telemetry_taken(self, message: Frame | Skip, size: int) -> Callable[[int, BaseException | None], None]:
         self._in_flight += size
+        run_id, epoch, stream = message.run_id, message.epoch, message.stream  # and no report waits for the disk
 
         def acked(seq: int, error: BaseException | None) -> None:
             self._landed(size)
             if error is None:
-                self._outbox.ack(message.run_id, message.epoch, message.stream, seq)
+                self._outbox.ack(run_id, epoch, stream, seq)
             else:
                 self._failed(error)
 

@@ -114,10 +114,7 @@ class Telemetry:
             raw = encode(list(reports))
         at = self._clock.wall()
         first_line, last_line = _line_span(reports)
-        last = _after(stream.last, reports, at, last_seq)
-        if last_line > last.lines:
-            last = replace(last, lines=last_line)
-        stream.last = last
+        stream.last = last = _after(stream.last, reports, at, last_seq, last_line)
         stream.received = last_seq
         if last_seq > stream.published:
             stream.published = last_seq
@@ -173,31 +170,27 @@ class Telemetry:
             self._hub.points(run_id, "loss", points)
 
 
-def _after(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int) -> store.Last:
+def _after(
+    before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int, last_line: int
+) -> store.Last:
     """The last values once these reports were taken in. Read from the newest on: most is known after one look."""
-    step, total, rate, first_loss = before.step, before.total, before.rate, before.first_loss
-    newest: Step | None = None
-    wanted = set(SHOWN)
-    metrics: dict[str, Number] = {}
-    for report in reversed(reports):
-        if not isinstance(report, Step):
-            continue
-        if newest is None:
-            newest = report
-            step, total, rate = report.step, report.total, report.rate
-        elif total is None:
-            total = report.total
-        for name in wanted & report.metrics.keys():
-            metrics[name] = report.metrics[name]
-            wanted.discard(name)
-        if total is not None and not wanted:
-            break
-    if first_loss is None and "loss" in metrics:
-        first_loss = next(r.metrics["loss"] for r in reports if isinstance(r, Step) and "loss" in r.metrics)
+    steps = [report for report in reports if type(report) is Step]
+    step, total, rate, metrics, first_loss = before.step, before.total, before.rate, before.metrics, before.first_loss
+    if steps:
+        newest = steps[-1]
+        step, rate = newest.step, newest.rate
+        total = next((report.total for report in reversed(steps) if report.total is not None), total)
+        told = {name: value for name in SHOWN if (value := _newest(steps, name)) is not None}
+        metrics = {**metrics, **told}
+        if first_loss is None and "loss" in told:
+            first_loss = next(report.metrics["loss"] for report in steps if "loss" in report.metrics)
     return store.Last(
-        before.run_id, before.epoch, last_seq, before.lines, at, step, before.total if total is None else total, rate,
-        before.metrics | metrics, first_loss,
-    )  # fmt: skip
+        before.run_id, before.epoch, last_seq, max(before.lines, last_line), at, step, total, rate, metrics, first_loss
+    )
+
+
+def _newest(steps: Sequence[Step], name: str) -> Number | None:
+    return next((report.metrics[name] for report in reversed(steps) if name in report.metrics), None)
 
 
 def _line_span(reports: Sequence[AnyReport]) -> tuple[int, int]:
@@ -221,10 +214,12 @@ async def cleaned(reports: Sequence[AnyReport], raw: bytes, tidy: bool) -> tuple
     `tidy` says that the text is clean but for long lines. What takes long gives way to others every `SLICE` seconds:
     a frame of nothing but control characters holds up no renewal.
     """
+    if _are_clean(reports, tidy):
+        return reports, raw
     changed: list[AnyReport] = []
     until = perf_counter() + SLICE
     for report in reports:
-        if isinstance(report, Log) and (are_long(report.lines) if tidy else not are_clean(report.lines)):
+        if type(report) is Log and not are_clean(report.lines):
             lines: list[str] = []
             for line in report.lines:
                 lines.append(clean(line))
@@ -232,7 +227,7 @@ async def cleaned(reports: Sequence[AnyReport], raw: bytes, tidy: bool) -> tuple
                     await asyncio.sleep(0)
                     until = perf_counter() + SLICE
             changed.append(report if lines == report.lines else replace(report, lines=lines))
-        elif isinstance(report, Step) and not tidy and not are_clean(list(report.metrics)):
+        elif type(report) is Step and not are_clean(list(report.metrics)):
             names = {clean(name, 128) or "?": value for name, value in report.metrics.items()}
             changed.append(replace(report, metrics=names))
         else:
@@ -240,3 +235,12 @@ async def cleaned(reports: Sequence[AnyReport], raw: bytes, tidy: bool) -> tuple
     if all(new is old for new, old in zip(changed, reports, strict=True)):
         return reports, raw
     return changed, encode(changed)
+
+
+def _are_clean(reports: Sequence[AnyReport], tidy: bool) -> bool:
+    """Whether there is nothing to clean, in one look at the whole frame: most have nothing."""
+    texts = [line for report in reports if type(report) is Log for line in report.lines]
+    if tidy:
+        return not are_long(texts)
+    texts += set[str]().union(*(report.metrics for report in reports if type(report) is Step))
+    return are_clean(texts)

@@ -14,8 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from relaytui.commander.store.changes import Change
 from relaytui.wire.errors import Exit, RelayError
@@ -52,8 +51,7 @@ Done = Callable[[Any, BaseException | None], None]
 _Answer = tuple[Done, Any, BaseException | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(NamedTuple):
     unit: Unit[Any] | None
     gather: Gather[Any, Any] | None
     item: Any
