@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from relay_agent import guardian, supervise
+from relay_agent.guardian import cgroup
 from relay_agent.supervise import Supervised, stop_leftovers
 from relaytui.wire.errors import RelayError
 
@@ -309,3 +310,63 @@ async def test_nothing_is_heard_of_a_trainer_before_it_has_started(tmp_path: Pat
         order.append("started")
         await trainer.gone
     assert order == ["started", "output"] * 5
+
+
+async def needs_a_group() -> None:
+    path = cgroup.make(f"probe-{os.getpid()}")
+    cgroup.remove(path)
+    if not path:
+        pytest.skip("no control group can be made here")
+
+
+STRANGER = f"env -i {shutil.which('setsid')} {shutil.which('bash')} -c ': MARK; while :; do /bin/sleep 1; done'"
+"""A daemon of its own session without a variable: nothing but its group says whose it is."""
+
+
+async def test_a_killed_guardian_leaves_no_stranger_behind(tmp_path: Path, marked: str) -> None:
+    await needs_a_group()
+    stranger = STRANGER.replace("MARK", marked)
+    trainer, heard = await start(tmp_path, f": {marked}; ({stranger} &); sleep 0.5; echo up; sleep 300")
+    while b"up" not in heard.data or len(with_word(marked)) < 2:
+        await asyncio.sleep(0.01)
+    assert trainer._child is not None
+    trainer._child.send_signal(signal.SIGKILL)
+    await asyncio.wait_for(trainer.gone, 10)
+    assert with_word(marked) == []
+    assert cgroup.find(trainer.guard, everywhere=True) == []
+
+
+async def test_a_trainers_group_goes_with_it(tmp_path: Path, marked: str) -> None:
+    await needs_a_group()
+    trainer, _ = await start(tmp_path, f"({STRANGER.replace('MARK', marked)} &); echo up; exit 3", grace=0.2)
+    assert await asyncio.wait_for(trainer.exited, 10) == 3
+    await asyncio.wait_for(trainer.gone, 10)
+    assert with_word(marked) == []
+    assert cgroup.find(trainer.guard, everywhere=True) == []
+
+
+async def test_groups_that_a_trainer_makes_are_its_own(tmp_path: Path, marked: str) -> None:
+    """And who is frozen in one is killed all the same."""
+    await needs_a_group()
+    trainer, heard = await start(
+        tmp_path,
+        f"""own={cgroup._place()[0]}$(sed -n 's/^0:://p' /proc/self/cgroup); mkdir "$own/a" "$own/a/b"
+        (echo $BASHPID > "$own/a/b/cgroup.procs"; {STRANGER.replace("MARK", marked)} &); sleep 0.5
+        echo 1 > "$own/a/cgroup.freeze"; echo up; sleep 300""",
+    )
+    while b"up" not in heard.data:
+        await asyncio.sleep(0.01)
+    [group] = cgroup.find(trainer.guard)
+    assert len(cgroup.members(group)) >= 3
+    assert trainer._child is not None
+    trainer._child.send_signal(signal.SIGKILL)
+    await asyncio.wait_for(trainer.gone, 10)
+    assert with_word(marked) == []
+    assert cgroup.find(trainer.guard, everywhere=True) == []
+
+
+async def test_without_a_group_a_trainer_runs_as_it_did(tmp_path: Path) -> None:
+    assert cgroup.members("") == set()
+    for nothing in (cgroup.enter, cgroup.kill, cgroup.remove):
+        nothing("")
+    assert cgroup.find("") == []

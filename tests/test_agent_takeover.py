@@ -15,6 +15,7 @@ import pytest
 from agent_rig import Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
+from relay_agent.guardian import cgroup
 from relay_agent.pod import Pod, read_note
 from relay_agent.takeover import RULES, Act, Standing, Trainer, backlog, look
 from relaytui.wire.clock import SystemClock
@@ -156,6 +157,44 @@ def test_guardian_and_agent_killed_together_leave_nothing_and_the_run_goes_on(ri
     attempts = rig.run()["attempts"]
     assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
     assert attempts[1]["started_step"] >= 5
+
+
+STRANGER = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)", sys.argv[1]], {})
+    os._exit(0)
+for step in range(1, 10_000):
+    print(f"step {step}/10000 loss 1.0", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_daemon_without_a_variable_is_found_by_its_group_when_agent_and_guardian_were_killed(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Its session is its own, its parents are gone, its environment is empty: the attempt's note names the group."""
+    probe = cgroup.make(f"probe-{os.getpid()}")
+    cgroup.remove(probe)
+    if not probe:
+        pytest.skip("no control group can be made here")
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    mark = f"mark-of-{rig.run_id}"
+    first = rig.agent(f"exec {sys.executable} {tmp_path}/stranger.py {mark}", **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 2, "a trainer")
+    [group] = cgroup.find(rig.guard())
+    eventually(lambda: len(cgroup.members(group)) == 2, "the trainer and its daemon")
+    [keeper] = [pid for pid, (parent, _) in guardian.processes().items() if parent == first.process.pid]
+    first.process.send_signal(signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    kill(first)
+    eventually(lambda: len(cgroup.members(group)) == 1, "the daemon alone")
+    second = rig.agent(mock("--steps", 5), **ORPHAN)
+    assert second.wait() == 0, second.says()
+    assert not cgroup.members(group)
+    assert not Path(group).exists()
 
 
 def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relay_agent import guardian
+from relay_agent.guardian import cgroup
 from relay_agent.process import own_children, say
 from relaytui.wire.errors import Exit, RelayError
 
@@ -325,19 +326,25 @@ class Supervised:
 
 
 def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
-    """Kill what carries this guard's marker until two looks in a row find nothing. Blocking; how many there were."""
+    """Kill what carries this guard's marker or is in its control group until two looks in a row find nothing. Blocking;
+    how many there were."""
     if not Path("/proc/self").exists():
         return 0
     found: set[int] = set()
+    groups = cgroup.find(guard, everywhere=True)
     empty = 0
     until = time.monotonic() + timeout
     while empty < 2 and time.monotonic() < until:
-        left = guardian.tree(guard)
+        left = guardian.tree(guard, 0, *groups)
         empty = 0 if left else empty + 1
         found |= left
+        for group in groups:
+            cgroup.kill(group)
         guardian.signal_all(left, signal.SIGKILL)
         if left:
             time.sleep(0.02)
+    for group in groups:
+        cgroup.remove(group)
     return len(found)
 
 
@@ -351,7 +358,10 @@ def _kill_tree(guard: str, root: int, trainer: int, timeout: float = 5.0) -> Non
     """The trainer's tree first, for as long as its processes are the guardian's descendants; then the guardian."""
     if Path("/proc/self").exists():
         until = time.monotonic() + timeout
-        while (left := guardian.tree(guard, root) - {root}) and time.monotonic() < until:
+        groups = cgroup.find(guard)
+        while (left := guardian.tree(guard, root, *groups) - {root}) and time.monotonic() < until:
+            for group in groups:
+                cgroup.kill(group)
             guardian.signal_all(left, signal.SIGKILL)
             time.sleep(0.02)
     elif trainer:

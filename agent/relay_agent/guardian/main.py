@@ -4,7 +4,7 @@ Run by path as `python -I -S guardian FD LOG GUARD GRACE ORPHAN FOLDER -- ARGVâ€
 its own. Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
 
 - starts the trainer in a session of its own and owns every process that comes of it (subreaper, marker in the
-  environment),
+  environment, a control group where one can be made),
 - reads what the trainer prints, appends it to the log on the volume from a thread of its own, and passes it on to the
   agent, skipping what a slow agent does not take (the agent then reads it from the log),
 - stops the whole tree on the agent's word, at the deadline the agent gave it, or when there was no agent for ORPHAN
@@ -21,6 +21,7 @@ import select
 import signal
 import time
 
+from relay_agent.guardian import cgroup
 from relay_agent.guardian.files import OURS
 from relay_agent.guardian.log import LOG_QUEUE, Log
 from relay_agent.guardian.processes import (
@@ -69,6 +70,7 @@ class Guardian:
         self.why = "itself"  # it ended
         self.log = Log(log)
         self.guard = guard
+        self.group = ""  # the trainer's own, where the system gives one
         self.grace = grace
         self.orphan = orphan
         self.argv = argv
@@ -92,10 +94,12 @@ class Guardian:
         read, write = os.pipe()
         failed, fail = os.pipe()
         parent = os.getpid()
+        self.group = cgroup.make(self.guard)
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.setsid()
+                cgroup.enter(self.group)
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != parent:
                     os._exit(127)
@@ -161,7 +165,7 @@ class Guardian:
     def left(self) -> set[int]:
         """What is alive of the trainer's tree."""
         if os.path.isdir("/proc/self"):  # noqa: PTH112
-            return tree(self.guard, os.getpid())
+            return tree(self.guard, os.getpid(), self.group)
         try:
             os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):
@@ -363,6 +367,7 @@ class Guardian:
                 self.deadline = 0.0
                 self.stop(max(0.0, left), "deadline")
         if self.kill_at is not None and now >= self.kill_at and self.code is None:
+            cgroup.kill(self.group)
             signal_all(self.left(), signal.SIGKILL)
             self.kill_at = now + 0.05
         if self.log.trouble != self.told_trouble:
@@ -383,12 +388,15 @@ class Guardian:
             empty = 0
             killing = time.monotonic() >= kill_at or (self.kill_at is not None and time.monotonic() >= self.kill_at)
             signal_all(left if killing else left - asked, signal.SIGKILL if killing else signal.SIGTERM)
+            if killing:
+                cgroup.kill(self.group)
             asked |= left
             self._wait(wake, 0.02)
         return len(asked)
 
     def _finish(self, leftovers: int) -> None:
         """Take the last of the output, close the log, say the last word."""
+        cgroup.remove(self.group)
         hung_at = time.monotonic() + 10.0
         while self.log.waiting < LOG_QUEUE or time.monotonic() < hung_at:
             if self.log.waiting >= LOG_QUEUE:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from relay_agent.guardian import cgroup
 from relay_agent.guardian.protocol import MARKER
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -63,8 +64,9 @@ def handles(pid: int, number: int) -> bool:
         return False
 
 
-def tree(guard: str, root: int = 0) -> set[int]:
-    """Living processes of a trainer: descendants of `root`, and whoever carries the marker. Never the caller itself."""
+def tree(guard: str, root: int = 0, *groups: str) -> set[int]:
+    """Living processes of a trainer: descendants of `root`, whoever carries the marker, and who is in its control
+    groups (found by the guard unless given). Never the caller itself."""
     alive = processes()
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in alive.items():
@@ -79,6 +81,8 @@ def tree(guard: str, root: int = 0) -> set[int]:
     marker = f"{MARKER}={guard}".encode()
     me = os.getpid()
     found.update(pid for pid in alive if pid not in found and pid != me and carries(pid, marker))
+    for group in groups or cgroup.find(guard):
+        found.update(cgroup.members(group) & alive.keys())
     found.discard(me)
     return found
 
