@@ -45,6 +45,14 @@ async def test_a_run_from_start_to_end(kit: Kit) -> None:
     ]  # fmt: skip
 
 
+async def test_a_checkpoint_of_one_file_is_said_to_have_one_file(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), published(5) | {"files": 1}, published(9), first_seq=1)
+    said = [event["message"] for event in await kit.events("run-1") if event["kind"] == "checkpoint.published"]
+    assert said == ["step_00000005 at step 5, 1 file", "step_00000009 at step 9, 2 files"]
+
+
 async def test_what_was_said_twice_counts_once(kit: Kit) -> None:
     agent = await kit.agent()
     await agent.acquire("run-1")

@@ -16,7 +16,7 @@ from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id, step_name
 from relaytui.wire.numbers import pack, unpack
 from relaytui.wire.status import Outcome, Stream
-from relaytui.wire.text import MAX_LINE, clean
+from relaytui.wire.text import MAX_LINE, clean, counted
 
 MARKS = "[" + "".join(chr(n) for n in range(0x110000) if unicodedata.category(chr(n)) in ("Mn", "Me")) + "]"
 
@@ -126,6 +126,12 @@ def test_every_number_survives_json(value: float) -> None:
 )
 def test_text_is_cleaned(raw: str, shown: str) -> None:
     assert clean(raw) == shown
+
+
+def test_one_is_one_and_not_many() -> None:
+    assert [counted(n, "file") for n in (0, 1, 2, 1_000)] == ["0 files", "1 file", "2 files", "1,000 files"]
+    assert counted(1, "process", "processes") == "1 process"
+    assert counted(2, "process", "processes") == "2 processes"
 
 
 @given(st.text(max_size=200) | st.text(st.characters(categories=["Mn", "Me", "Lo"]), max_size=200), st.integers(1, 80))

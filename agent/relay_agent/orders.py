@@ -19,7 +19,7 @@ from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
 from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 VOLUME_ANSWERS = 5.0
 """Seconds that the volume has to take a file."""
@@ -129,7 +129,7 @@ class Orders:
         if self._signal is not None:
             reached = await asyncio.to_thread(trainer.signal, self._signal)
             asked = reached > 0
-            name, processes = self._signal.name, "1 process" if reached == 1 else f"{reached} processes"
+            name, processes = self._signal.name, counted(reached, "process", "processes")
             words.append(f"{name} sent to {processes} of it" if asked else f"nothing of it handles {name}")
         try:
             async with asyncio.timeout(VOLUME_ANSWERS):

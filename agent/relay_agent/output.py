@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from relaytui.wire.text import MAX_LINE, are_clean, are_long, clean
+from relaytui.wire.text import MAX_LINE, are_clean, are_long, clean, counted
 
 BAR_EVERY = 0.5
 """Seconds between two states of a bar."""
@@ -150,5 +150,5 @@ class Lines:
         part = self._part
         if not self._over:
             return clean(part.decode("utf-8", "replace"))
-        more = f" …(+{self._over} bytes)"
+        more = f" …(+{counted(self._over, 'byte')})"
         return clean(part.decode("utf-8", "replace"), MAX_LINE - len(more)) + more

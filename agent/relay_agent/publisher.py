@@ -8,23 +8,39 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from relay_agent.checkpoints.aside import orphan, set_aside
-from relay_agent.checkpoints.disk import names
+from relay_agent.checkpoints.disk import SYSTEM, names
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
-from relay_agent.checkpoints.staging import STEP, Staged, StagingWatch, saved_at
+from relay_agent.checkpoints.staging import MARKER, STEP, Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.process import say
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
+from relaytui.wire.text import counted
 
 LOOK_EVERY = 0.5
 RETRY_AFTER = 15.0
 """Seconds until a publish that the volume had no room for is tried again."""
+ROOM_WITHIN = 120.0
+"""Seconds that the last checkpoints of a trainer that has ended wait for room: somebody may make some, and what it
+learned is worth more than that."""
+ROOM_PAUSE = (1.0, 15.0)
+"""Between two tries of these, at first and at last: each reads the whole checkpoint."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Miss(Enum):
+    """Why a checkpoint is not on the volume."""
+
+    NO_ROOM = "no room"  # it is whole and waits where it was saved
+    REFUSED = "refused"  # it is there still
+    ASIDE = "aside"  # it lies in `ckpt/.bad`
 
 
 class Recorder(Protocol):
@@ -37,7 +53,8 @@ class Recorder(Protocol):
 
 class Publisher:
     """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it,
-    `healthy` whether the loss was finite at a step. `check` raises Cancelled once nothing is waited for."""
+    `healthy` whether the loss was finite at a step. `check` raises Cancelled once nothing is waited for; `patient`:
+    whether anybody has the time to wait for room."""
 
     def __init__(
         self,
@@ -55,6 +72,7 @@ class Publisher:
         on_fenced: Callable[[], None],
         healthy: Callable[[int], bool] = lambda step: True,
         check: Check = never,
+        patient: Callable[[], bool] = lambda: True,
     ) -> None:
         self._folder = folder
         self._epoch = epoch
@@ -68,6 +86,7 @@ class Publisher:
         self._on_fenced = on_fenced
         self._healthy = healthy
         self._check = check
+        self._patient = patient
         self._watch = StagingWatch(folder.staging(epoch), settle, clock)
         self._done = asyncio.Event()
         self._wait_until = 0.0
@@ -76,8 +95,9 @@ class Publisher:
         self._devices: dict[Path, int] = {}
         self._lost = ""
         self._said = False
-        self._unpublished: dict[str, bool] = {}  # since the last that was published; True: it lies in `ckpt/.bad`
+        self._unpublished: dict[str, Miss] = {}  # since the last that was published
         self._why = ""
+        self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.protect: set[str] = set()
         self.newest_step: int | None = None
@@ -107,12 +127,29 @@ class Publisher:
             self._again
         ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
             await self.look(exit_code)
+        await self._wait_for_room(exit_code)
         if self._lost:
             for name in await asyncio.to_thread(self._saved_elsewhere):
-                self._unpublished.setdefault(name, False)
+                self._unpublished.setdefault(name, Miss.REFUSED)
             return
         for torn in self._watch.torn():
             await self._torn(Staged(int(torn.path.name.removeprefix("step_")), torn.path, torn.saved_at), torn.reason)
+
+    async def _wait_for_room(self, exit_code: int) -> None:
+        """Nothing comes after these: try for a while before the attempt ends without them."""
+        pause, longest = ROOM_PAUSE
+        until = self._clock.boot() + ROOM_WITHIN
+        while self.kept and self._patient() and (left := until - self._clock.boot()) > 0:
+            if not self._waits:
+                self._waits = True
+                names = ", ".join(sorted(self._unpublished))
+                say(f"the volume is full: {names} waits up to {ROOM_WITHIN:g} s to be published; make room on it")
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, longest)
+            self._wait_until = 0.0
+            await self.look(exit_code)
+        if self.kept:
+            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
 
     def published_before(self) -> list[Published]:
         """What an earlier agent of this attempt published, oldest first: it goes on from there. Blocking."""
@@ -137,10 +174,15 @@ class Publisher:
         `step`: where the trainer ended. One that was published later makes up for those before it."""
         count = len(self._unpublished)
         if count:
-            return f"{count} checkpoint{'s' * (count > 1)} could not be published: {self._why or self._lost}"
+            return f"{counted(count, 'checkpoint')} could not be published: {self._why or self._lost}"
         if self._lost and self.newest_step is not None and self.newest_step < step:
             return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
         return ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
+        return bool(self._unpublished) and not self._lost and set(self._unpublished.values()) == {Miss.NO_ROOM}
 
     async def look(self, exit_code: int | None = None) -> None:
         """One look at the staging folder; the last one where `exit_code` is given."""
@@ -158,11 +200,12 @@ class Publisher:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
         if self._lost:
-            self._unpublished |= {staged.path.name: False for staged in whole}
+            self._unpublished |= {staged.path.name: Miss.REFUSED for staged in whole}
             self._why = self._lost
             return
         there = {staged.path.name for staged in whole}
-        self._unpublished = {name: bad for name, bad in self._unpublished.items() if bad or name in there}
+        missed = self._unpublished.items()
+        self._unpublished = {name: miss for name, miss in missed if miss is Miss.ASIDE or name in there}
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
@@ -242,6 +285,7 @@ class Publisher:
                 check=self._check,
             )
         except Cancelled:
+            await self._mark(staged)
             words = f"{staged.path.name} stays in the staging folder: the next attempt publishes it"
             self._recorder.event("checkpoint.left", words, {"name": staged.path.name})
             self._done.set()
@@ -272,20 +316,29 @@ class Publisher:
         if error.errno == errno.ENOENT and await asyncio.to_thread(_was_taken_away, staged.path):
             return
         self._miss(staged, words)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
+        if error.errno in NO_ROOM:
+            self._miss(staged, words, Miss.NO_ROOM)
+            if not self._waits:
+                self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
+            await self._mark(staged)
             await self._prune()
         elif error.errno == errno.ENOENT:  # something of ours went: the next look says what
             where = f" ({error.filename})" if error.filename else ""
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
         else:
             self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
-            self._miss(staged, words, aside=True)
+            self._miss(staged, words, Miss.ASIDE)
             await self._set_aside(staged)
 
-    def _miss(self, staged: Staged, why: str, aside: bool = False) -> None:
-        self._unpublished[staged.path.name] = aside
+    def _miss(self, staged: Staged, why: str, miss: Miss = Miss.REFUSED) -> None:
+        self._unpublished[staged.path.name] = miss
         self._why = why
+
+    async def _mark(self, staged: Staged) -> None:
+        """It is whole: say so to the next attempt, that may not know how this one's trainer ended. An empty file takes
+        no room."""
+        with suppress(OSError):
+            os.close(await asyncio.to_thread(SYSTEM.create, staged.path / MARKER))
 
     def _trouble(self, kind: str, message: str) -> None:
         if self._clock.boot() >= self._wait_until:
@@ -308,7 +361,7 @@ class Publisher:
         name = staged.path.name
         self._recorder.event("checkpoint.torn", f"{name} is set aside: {reason}", {"name": name})
         if (staged.saved_at, staged.step) > self._last:
-            self._miss(staged, reason, aside=True)
+            self._miss(staged, reason, Miss.ASIDE)
         await self._set_aside(staged)
 
     async def _set_aside(self, staged: Staged) -> None:

@@ -15,6 +15,7 @@ from relay_agent.supervise import Supervised
 from relay_agent.takeover import RULES, Act, Found, Standing, Trainer
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
+from relaytui.wire.text import counted
 
 REPLAY = 16 << 20
 """Bytes of the log that are read again for what the earlier agent knew from them."""
@@ -56,7 +57,7 @@ class Rejoining:
         self._tell.event("agent.took_over", words, {"trainer": str(found.trainer)})
         say(f"run {note.run_id}: {words}")
         if found.ending is not None and found.ending.why == "killed" and found.ending.leftovers:
-            say(f"stopped {found.ending.leftovers} processes that an earlier agent left here")
+            say(f"stopped {counted(found.ending.leftovers, 'process', 'processes')} that an earlier agent left here")
         if found.line is not None:
             await trainer.adopt(found.line, found.guardian, note.guard, note.grace)
         else:

@@ -9,7 +9,7 @@ from relay_agent.journal import Journal
 from relay_agent.spool import Spool
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 
 class Teller:
@@ -38,7 +38,8 @@ class Teller:
         self.report(
             reports.Published(self._clock.wall(), done.name, done.step, done.bytes, done.files, done.manifest_sha256)
         )
-        self.event("checkpoint.published", f"{done.name}, {done.bytes} bytes", {"name": done.name}, send=False)
+        said = f"{done.name}, {counted(done.bytes, 'byte')}"
+        self.event("checkpoint.published", said, {"name": done.name}, send=False)
         self.journal.state()
 
     def pruned(self, name: str) -> None:

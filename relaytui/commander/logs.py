@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from relaytui.wire.text import counted
+
 WAITING = 500
 """Lines on their way to whoever reads them."""
 ALIKE = 5
@@ -75,7 +77,7 @@ class Aside(logging.Handler):
         if kept_back:
             ready.msg += f" ({kept_back} more like this were not said)"
         if self._dropped:
-            ready.msg += f" ({self._dropped} lines before this were dropped: nobody read them)"
+            ready.msg += f" ({counted(self._dropped, 'line')} before this dropped: nobody read them)"
         ready.args = None
         if record.exc_info:
             ready.exc_text = self._words.formatException(record.exc_info)

@@ -9,6 +9,7 @@ from msgspec import Struct
 from relaytui.wire.codec import decode
 from relaytui.wire.errors import RelayError
 from relaytui.wire.files import first_bytes, read_plain, state_error
+from relaytui.wire.text import counted
 
 KEY_FILE = "key"  # 32 random bytes, 0600, made at the first start
 KEY_BYTES = 32
@@ -29,7 +30,7 @@ def read_key(state: Path) -> bytes | None:
     key = first_bytes(path, KEY_BYTES)
     if key is not None and len(key) != KEY_BYTES:
         hint = "give the key back from a backup of the folder, or make a new one: `relay-tui serve --new-key`"
-        size = f"{len(key)} bytes" if len(key) < KEY_BYTES else "too long"
+        size = counted(len(key), "byte") if len(key) < KEY_BYTES else "too long"
         raise state_error(f"{path} is not a Relay key ({size})", hint)
     return key
 

@@ -53,6 +53,11 @@ def clean(text: str, limit: int = MAX_LINE) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """`1 file`, `2 files`, `1,000 files`; `many` where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
 def are_clean(lines: Sequence[str]) -> bool:
     """Whether `clean` would change none of them, in one look; False may be said of clean ones that are odd."""
     text = "".join(lines)

@@ -16,6 +16,7 @@ from relay_agent.checkpoints.disk import folder, read_file
 from relay_agent.checkpoints.tree import Check, Torn, Tree, hash_files, never, torn_by, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.ids import Count, Epoch, Id, Seq, step_name
+from relaytui.wire.text import counted
 
 __all__ = ["MANIFEST", "VERSION", "FileEntry", "Manifest", "Sealed", "Torn", "read", "sizes_match", "verify"]
 
@@ -168,7 +169,7 @@ def _compare(manifest: Manifest, tree: Tree) -> None:
         if size is None:
             raise Torn(f"{found.path!a} is not in its manifest")
         if size != found.size:
-            raise Torn(f"{found.path!a} has {found.size} bytes, not {size}")
+            raise Torn(f"{found.path!a} has {counted(found.size, 'byte')}, not {size:,}")
     if listed:
         raise Torn(f"{min(listed)!a} is missing")
 

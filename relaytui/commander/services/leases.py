@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import math
 import secrets
@@ -30,12 +29,14 @@ from relaytui.commander.model.records import Attempt, is_stuck
 from relaytui.commander.model.run import Cause, Run, change
 from relaytui.commander.services import endings
 from relaytui.commander.services.board import Board
+from relaytui.commander.services.tokens import SALT, LeaseTokens
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import Done, Gather, Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.proof import token_hash
 from relaytui.wire.status import OrderKind, Outcome, RunStatus
+from relaytui.wire.text import counted
 
 HOLD_OFF = "hold_off"
 """Key of `meta`, with a value while a restored state waits for its holders."""
@@ -85,7 +86,7 @@ class Leases:
         self._max_no_progress = max_no_progress
         self._board = board
         self._clock = clock
-        self._key = hmac.new(state_key, b"relay lease tokens 1", hashlib.sha256).digest()
+        self._tokens = LeaseTokens(state_key)
         self.boot_id = clock.boot_id()
         self.length = length
         self.interval = min(1.0, length / 20)
@@ -100,10 +101,6 @@ class Leases:
         self._renewals: Gather[runs.Claim, Extended | Refuse] = self._renew_in
         self._held_off_until: float | None = None
         """After a restore, on the boot clock: until then nobody is granted what others may hold."""
-
-    def token(self, salt: bytes, run_id: str, epoch: int) -> str:
-        """Made again from the state key, so that a retry gets the same one and none is stored."""
-        return hmac.new(self._key, salt + f"{run_id} {epoch}".encode(), hashlib.sha256).hexdigest()
 
     # -- acquire -------------------------------------------------------------------------------------------------
 
@@ -145,7 +142,8 @@ class Leases:
             if len(tries) == self._max_no_progress and is_stuck(tries):
                 return ended(endings.hold(tx, run, tries, at))
         if decision.supersedes is not None:
-            run = self._supersede(tx, run, lease, at)
+            assert lease is not None
+            run = self._supersede(tx, run, lease, at, lease.worker, f"{lease.worker} asked anew")
             if run.status.ended:
                 return ended(run)
         if created:
@@ -155,8 +153,8 @@ class Leases:
         return self._grant(tx, run, ask, decision.epoch, at, now)
 
     def _grant(self, tx: Tx, run: Run, ask: Ask, epoch: int, at: float, now: float) -> Given:
-        salt = secrets.token_bytes(16)
-        token = self.token(salt, run.run_id, epoch)
+        salt = secrets.token_bytes(SALT)
+        token = self._tokens.make(salt, run.run_id, epoch)
         hashed = token_hash(token)
         # The step shown stays what the run reached until this attempt says where it starts.
         attempts.save(
@@ -182,7 +180,7 @@ class Leases:
         """The same grant once more; None where its token cannot be made again, as the state key is another one."""
         attempt = attempts.get(tx, run.run_id, lease.epoch)
         assert attempt is not None
-        token = self.token(attempt.salt, run.run_id, lease.epoch)
+        token = self._tokens.make(attempt.salt, run.run_id, lease.epoch)
         if not hmac.compare_digest(token_hash(token), lease.token_hash):
             return None
         expires = now + lease.length
@@ -193,12 +191,14 @@ class Leases:
         newest = checkpoints.line(tx, run.run_id).reference()
         return Given(lease.epoch, token, lease.length, newest)
 
-    def _supersede(self, tx: Tx, run: Run, lease: Lease | None, at: float) -> Run:
-        assert lease is not None
+    def _supersede(self, tx: Tx, run: Run, lease: Lease, at: float, by: str, why: str) -> Run:
+        """Ended where its holder was told to cancel: with that lease the run was to end."""
         attempt = attempts.get(tx, run.run_id, lease.epoch)
         assert attempt is not None
-        message = f"{lease.worker} asked anew"
-        return endings.end_run(tx, run, lease, attempt, Outcome.SUPERSEDED, at, message, actor=lease.worker)
+        if lease.state is LeaseState.HELD:
+            return endings.end_run(tx, run, lease, attempt, Outcome.SUPERSEDED, at, why, actor=by)
+        endings.end_attempt(tx, attempt, Outcome.SUPERSEDED, at, why)
+        return run
 
     # -- renew ---------------------------------------------------------------------------------------------------
 
@@ -242,10 +242,14 @@ class Leases:
     # -- register ------------------------------------------------------------------------------------------------
 
     async def register(self, ask: Ask, token: str) -> Extended | Refuse:
-        """A holder of epoch `ask.highest_epoch` that these books do not know is entered as it is."""
-        return await self._writer.run(lambda tx: self._register_in(tx, ask, token_hash(token)))
+        """A holder of epoch `ask.highest_epoch` that these books do not know is entered as it is.
 
-    def _register_in(self, tx: Tx, ask: Ask, hashed: bytes) -> Extended | Refuse:
+        With a token that this key made it was granted after whatever they know, and comes before any lower epoch.
+        """
+        salt = self._tokens.salt_of(token, ask.run_id, ask.highest_epoch)
+        return await self._writer.run(lambda tx: self._register_in(tx, ask, token_hash(token), salt))
+
+    def _register_in(self, tx: Tx, ask: Ask, hashed: bytes, salt: bytes | None) -> Extended | Refuse:
         at, expires, epoch = self._clock.wall(), self._clock.boot() + self.length, ask.highest_epoch
         run, lease, attempt = (
             runs.get(tx, ask.run_id),
@@ -256,7 +260,9 @@ class Leases:
             return self._renew_closely(tx, ask.run_id, epoch, hashed, expires)
         mode = ask.mode or "sft"
         floor = history.epoch_floor(tx)
-        refused = decide_register(run, lease, epoch, mode, known=attempt is not None, floor=floor)
+        refused = decide_register(
+            run, lease, epoch, mode, known=attempt is not None, floor=floor, proven=salt is not None
+        )
         if refused is not None:
             return refused
         if attempts.by_token(tx, hashed) is not None:
@@ -266,14 +272,22 @@ class Leases:
                 return Refuse("unknown", f"the commander knows {self._max_runs} runs and takes in no more")
             run = Run(ask.run_id, mode, RunStatus.QUEUED, 0, at, at)
             runs.save(tx, run)
+        message = f"{ask.worker} was granted it before the books were lost: entered with epoch {epoch}"
+        if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
+            why = f"{ask.worker} holds epoch {epoch}, granted after epoch {lease.epoch}"
+            run = self._supersede(tx, run, lease, at, ask.worker, why)
+            if run.status.ended:
+                return Refuse("released", run.message)
+            message += f", in place of {lease.worker} with epoch {lease.epoch}"
+        if run.status.ended:  # at a lower epoch: it was queued again since
+            run = change(run, Cause.REQUEUED, at, message)
         attempts.save(
             tx,
             Attempt(
-                ask.run_id, epoch, ask.worker, ask.incarnation, ask.request_id, hashed, b"", at,
+                ask.run_id, epoch, ask.worker, ask.incarnation, ask.request_id, hashed, salt or b"", at,
                 config_hash=ask.config_hash,
             ),
         )  # fmt: skip
-        message = f"{ask.worker} holds it since before these books: entered with epoch {epoch}"
         runs.save(tx, replace(change(run, Cause.GRANTED, at, message), epoch=epoch, attempts=run.attempts + 1))
         runs.save_lease(
             tx,
@@ -321,7 +335,7 @@ class Leases:
                 extended += 1
                 notable = notable or lease.expires <= now
         if extended and notable:
-            message = f"{why}: {extended} lease(s) extended so that their holders can come back"
+            message = f"{why}: {counted(extended, 'lease')} extended so that holders can come back"
             history.add_event(tx, self._clock.wall(), "commander.recovered", endings.COMMANDER, message)
 
     async def sweep(self) -> None:

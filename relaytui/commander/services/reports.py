@@ -23,7 +23,7 @@ from relaytui.wire.proof import token_hash
 from relaytui.wire.reports import AnyReport, Ended, Event, Gap, Log, Pruned, Published, Started, StateReport, Step
 from relaytui.wire.rows import CheckpointRow
 from relaytui.wire.status import Outcome, RunStatus
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class StateReports:
         self._writer.submit(apply, lambda _, error: None)
 
     def _count_lost(self, tx: Tx, attempt: Attempt, stream: str, count: int, why: str) -> None:
-        message = f"up to {count} {stream} reports are lost" + (f": {clean(why, 200)}" if why else "")
+        message = f"up to {counted(count, f'{stream} report is', f'{stream} reports are')} lost" + (f": {clean(why, 200)}" if why else "")
         history.add_event(
             tx, self._clock.wall(), "run.reports_lost", attempt.worker, message, attempt.run_id, attempt.epoch,
             {"stream": stream, "count": str(count)},
@@ -189,7 +189,7 @@ class StateReports:
         )
         self._count_checkpoints(tx, attempt.run_id, published=1)
         attempts.save(tx, replace(attempt, last_step=max(attempt.last_step, report.step)))
-        message = f"{report.name} at step {report.step}, {report.files} files"
+        message = f"{report.name} at step {report.step}, {counted(report.files, 'file')}"
         data = {"name": report.name, "step": str(report.step), "bytes": str(report.bytes)}
         history.add_event(tx, at, "checkpoint.published", attempt.worker, message, attempt.run_id, attempt.epoch, data)
 

@@ -24,7 +24,7 @@ from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 if TYPE_CHECKING:
     from relaytui.dashboard.app import DashboardApp
@@ -409,7 +409,7 @@ class QuitDialog(Dialog):
     def facts(self) -> list[list[Piece]]:
         held = [row for row in self.relay.mirror.runs.values() if row.status.active]
         draining = sum(row.status is RunStatus.DRAINING for row in held)
-        runs = f"{len(held)} run{'s are' if len(held) != 1 else ' is'} held by agents"
+        runs = f"{counted(len(held), 'run is', 'runs are')} held by agents"
         return [
             joined([Piece(runs, "strong")], [Piece(f"{draining} draining")] if draining else []),
             [

@@ -11,7 +11,7 @@ from relaytui.dashboard.screens.lists import lease_piece
 from relaytui.dashboard.widgets.pieces import folded, shortened, spread, width_of
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 DOT = Piece("  ·  ", "faint")
 
@@ -41,11 +41,10 @@ def holding(row: RunRow, now: float) -> list[list[Piece]]:
             [Piece("epoch ", "muted"), Piece(str(row.epoch))],
             reported(row, now),
         ]
-    attempts = f"{row.attempts} attempt{'s' if row.attempts != 1 else ''}"
     return [
         [Piece("held by nobody", "muted")],
         [Piece("epoch ", "muted"), Piece(str(row.epoch))] if row.epoch else [],
-        [Piece(attempts, "muted")] if row.attempts else [],
+        [Piece(counted(row.attempts, "attempt"), "muted")] if row.attempts else [],
         reported(row, now),
     ]
 

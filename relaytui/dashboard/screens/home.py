@@ -18,6 +18,7 @@ from relaytui.dashboard.widgets.pieces import cut
 from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.rows import EventRow
+from relaytui.wire.text import counted
 
 
 @dataclass
@@ -151,8 +152,9 @@ class HomeScreen(RelayScreen):
                 return [[Piece("not connected", "bad")], [Piece("The line above says why; trying again.", "muted")]]
             return [[Piece("connecting …", "muted")]]
         if total:
+            said = f"none of {counted(total, state.spec.name[:-1])} contains "
             return [
-                [Piece(f"none of {total:,} {state.spec.name} contains ", "muted"), Piece(cut(state.filter, 40))],
+                [Piece(said, "muted"), Piece(cut(state.filter, 40))],
                 [Piece("esc ", "key"), Piece("shows all", "muted")],
             ]
         return [list(line) for line in state.spec.empty(mirror, self.relay.session.url)]

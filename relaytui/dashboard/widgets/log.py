@@ -19,7 +19,7 @@ from relaytui.dashboard.format import clock_time
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Based, ink_of
 from relaytui.dashboard.widgets.pieces import DIM, cut, fit, spread, strip_of, width_of
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 HEADER = 1
 TIMES_FROM = 64
@@ -261,7 +261,7 @@ class LogView(Based, ScrollView, can_focus=True):
     def _empty(self) -> tuple[Piece, ...]:
         if self.filter and len(self._buffer):
             return (
-                Piece(f"none of {len(self._buffer):,} lines contains ", "muted"),
+                Piece(f"none of {counted(len(self._buffer), 'line')} contains ", "muted"),
                 Piece(cut(self.filter, 30)),
                 Piece(" · esc shows all", "muted"),
             )
@@ -270,10 +270,10 @@ class LogView(Based, ScrollView, can_focus=True):
     def _title(self, width: int) -> list[Piece]:
         left = [Piece(" "), Piece("log", "tab" if self.has_focus else "strong"), Piece("  ")]
         if self.filter:
-            left.append(Piece(f"{self._matches:,} of {len(self._buffer):,} lines with ", "muted"))
+            left.append(Piece(f"{self._matches:,} of {counted(len(self._buffer), 'line')} with ", "muted"))
             left.append(Piece(cut(self.filter, 24), "key"))
         elif self._rows:
-            left.append(Piece(f"{len(self._buffer):,} lines", "muted"))
+            left.append(Piece(counted(len(self._buffer), "line"), "muted"))
         if self.wrapping:
             left.append(Piece("  wrapped", "muted"))
         if not self._rows:
@@ -295,7 +295,7 @@ class LogView(Based, ScrollView, can_focus=True):
         if entry is None:
             if row.missing:
                 word = "not loaded" if row.unread else "gave way"
-                said = f" ⋯ {row.missing:,} line{'s' if row.missing != 1 else ''} {word} "
+                said = f" ⋯ {counted(row.missing, 'line')} {word} "
             else:
                 said = f" ── attempt {row.epoch} "
             return fit(

@@ -18,7 +18,7 @@ from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import spread, width_of
 from relaytui.wire.status import RunStatus, WorkerStatus
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 _COUNTED = (
     RunStatus.RUNNING,
@@ -76,7 +76,7 @@ class StatusLine(Lines):
                 said = f"{counts[status]} {status.value}" if words else f"{glyph[0]} {counts[status]}"
                 pieces += [Piece(said, ink), Piece("  ")]
         workers = sum(row.status is not WorkerStatus.OFFLINE for row in self._mirror.workers.values())
-        return [*pieces, Piece(f"{workers} worker{'s' if workers != 1 else ''} ", "muted")]
+        return [*pieces, Piece(f"{counted(workers, 'worker')} ", "muted")]
 
 
 class Reason(Lines):
