@@ -116,7 +116,9 @@ class StateReports:
         self._writer.submit(apply, lambda _, error: None)
 
     def _count_lost(self, tx: Tx, attempt: Attempt, stream: str, count: int, why: str) -> None:
-        message = f"up to {counted(count, f'{stream} report is', f'{stream} reports are')} lost" + (f": {clean(why, 200)}" if why else "")
+        message = f"up to {counted(count, f'{stream} report is', f'{stream} reports are')} lost"
+        if why:
+            message += f": {clean(why, 200)}"
         history.add_event(
             tx, self._clock.wall(), "run.reports_lost", attempt.worker, message, attempt.run_id, attempt.epoch,
             {"stream": stream, "count": str(count)},
