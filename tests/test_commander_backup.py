@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commander_kit import FakeClock, ended, published, running, started, until
+from commander_kit import Agent, FakeClock, Kit, ended, published, running, started, until
 
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.store.backup import KEPT, back_up, backups, copy_whole, is_due
@@ -299,6 +299,130 @@ async def test_who_was_granted_a_run_after_the_backup_is_its_holder(state: Path)
         before.run_id, before.epoch, before.token = "run-1", 1, first["token"]
         assert (await before.renew())["code"] == "superseded"
         assert (await kit.run("run-1"))["holder"] == "after"
+
+
+async def granted_after_a_backup(state: Path, clock: FakeClock) -> tuple[Path, tuple[str, str]]:
+    """The backup that knows of epoch 1 alone, and the tokens of the holders of epochs 1 and 3."""
+    saved = back_up(state, AT)
+    async with running(state, clock) as kit:
+        first = await (await kit.agent("pod", "one")).acquire("run-1", request_id="q")
+        await kit.force("run-1", 1, pod_gone=True)
+        second = await (await kit.agent("after")).acquire("run-1")
+        assert (first["epoch"], second["epoch"]) == (1, 3)
+    return saved, (first["token"], second["token"])
+
+
+async def come_back(kit: Kit, name: str, epoch: int, token: str, incarnation: str | None = None) -> Agent:
+    agent = await kit.agent(name, incarnation)
+    agent.run_id, agent.epoch, agent.token = "run-1", epoch, token
+    return agent
+
+
+async def register(agent: Agent, **other: Any) -> dict[str, Any]:
+    lease = {"run_id": agent.run_id, "epoch": agent.epoch, "token": agent.token, "mode": "sft"} | other
+    await agent.say(type="register", request=9, **lease)
+    return await agent.hear()
+
+
+async def test_the_later_holder_has_the_run_whoever_is_heard_of_first(state: Path) -> None:
+    clock = FakeClock()
+    saved, tokens = await granted_after_a_backup(state, clock)
+    put_back(state, saved)
+    async with running(state, clock) as kit:
+        before = await come_back(kit, "pod", 1, tokens[0], "one")
+        assert (await before.renew())["type"] == "renewed"  # for all that these books say
+        await before.state(published(900), first_seq=3)
+        assert (await kit.drain("run-1", 1))[0] == 200
+        after = await come_back(kit, "after", 3, tokens[1])
+        # Only what a commander with this key granted counts against a holder: anybody could make up an epoch.
+        for other in ({"token": "a" * 64}, {"epoch": 4}, {"token": tokens[1][::-1]}, {"token": tokens[1].upper()}):
+            assert (await register(after, **other))["code"] == "superseded", other
+        assert (await kit.run("run-1"))["holder"] == "pod"
+        assert (await register(after))["type"] == "renewed"
+        row = await kit.run("run-1")
+        assert (row["holder"], row["epoch"], row["status"]) == ("after", 3, "leased")
+        await after.state(started(500), published(700))
+        # What the other one says is history now, and it hears so.
+        assert (await before.hear("order"))["kind"] == "drain"
+        assert (await before.renew())["code"] == "superseded"
+        await before.state(published(950), ended("completed", 950, exit_code=0), first_seq=4)
+        row = await kit.run("run-1")
+        assert (row["holder"], row["status"], row["newest_checkpoint"]) == ("after", "running", "step_00000700")
+        assert [attempt.get("outcome") for attempt in await kit.attempts("run-1")] == ["superseded", None]
+        events = [event for event in await kit.events("run-1") if event["kind"] == "lease.registered"]
+        assert "pod" in events[0]["message"]
+        # The next one goes on in the line of the later, whatever was told of the earlier since.
+        await after.state(ended("preempted", 710))
+        granted = await (await kit.agent("next")).acquire("run-1")
+    async with running(state, clock) as kit:
+        await kit.pass_time(clock, 302)
+        granted = await (await kit.agent("next")).acquire("run-1")
+        assert (granted["epoch"], granted["newest"]["step"]) == (3 + EPOCHS_APART + 1, 700)
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "preempted"])
+async def test_how_an_earlier_one_ended_is_not_how_the_later_one_does(state: Path, outcome: str) -> None:
+    """It was queued again after the backup, or another was granted, as otherwise there were no later one."""
+    clock = FakeClock()
+    saved, tokens = await granted_after_a_backup(state, clock)
+    put_back(state, saved)
+    async with running(state, clock) as kit:
+        before = await come_back(kit, "pod", 1, tokens[0], "one")
+        await before.state(ended(outcome, 900), first_seq=3)
+        after = await come_back(kit, "after", 3, tokens[1])
+        assert (await register(after, token="a" * 64))["type"] == ("renewed" if outcome == "preempted" else "refused")
+        if outcome != "preempted":
+            assert (await register(after))["type"] == "renewed"
+            row = await kit.run("run-1")
+            assert (row["holder"], row["epoch"], row["status"]) == ("after", 3, "leased")
+            assert [attempt.get("outcome") for attempt in await kit.attempts("run-1")] == [outcome, None]
+
+
+@pytest.mark.parametrize("when", ["nobody came back", "the earlier one came back", "the earlier one was forced"])
+async def test_what_an_operator_says_after_a_restore_stands(state: Path, when: str) -> None:
+    clock = FakeClock()
+    saved, tokens = await granted_after_a_backup(state, clock)
+    put_back(state, saved)
+    async with running(state, clock) as kit:
+        before = await come_back(kit, "pod", 1, tokens[0], "one")
+        if when != "nobody came back":
+            assert (await before.renew())["type"] == "renewed"
+        epoch = 1
+        if when == "the earlier one was forced":
+            epoch = (await kit.force("run-1", 1))[1]["epoch"]
+        assert (await kit.post("/api/runs/run-1/cancel", {"expected_epoch": epoch, "why": "no money"}))[0] == 200
+        after = await come_back(kit, "after", 3, tokens[1])
+        assert (await register(after))["type"] == "refused"
+        row = await kit.run("run-1")
+        holder = "pod" if when == "the earlier one was forced" else None  # and is not done with stopping
+        assert (row["status"], row.get("holder")) == ("cancelled", holder)
+
+
+async def test_the_latest_of_several_later_holders_has_the_run(state: Path) -> None:
+    """And one who was told to stop before the backup is waited for no longer: the later ones waited for it."""
+    clock = FakeClock()
+    async with running(state, clock) as kit:
+        before = await come_back(kit, "pod", 1, "", "one")
+        tokens = {1: (await before.acquire("run-1", request_id="q"))["token"]}
+        assert (await kit.force("run-1", 1))[0] == 200
+    saved = back_up(state, AT)
+    async with running(state, clock) as kit:
+        before = await come_back(kit, "pod", 1, tokens[1], "one")
+        await before.state(ended("superseded", 7), first_seq=3)
+        epoch = 2
+        while epoch < 6:
+            granted = await (await kit.agent(f"after-{epoch}")).acquire("run-1")
+            tokens[granted["epoch"]] = granted["token"]
+            epoch = (await kit.force("run-1", granted["epoch"], pod_gone=True))[1]["epoch"]
+    put_back(state, saved)
+    async with running(state, clock) as kit:
+        third = await come_back(kit, "third", 3, tokens[3])
+        fifth = await come_back(kit, "fifth", 5, tokens[5])
+        assert (await register(third))["type"] == "renewed"
+        assert [row["outcome"] for row in await kit.attempts("run-1") if row["epoch"] == 1] == ["superseded"]
+        assert (await register(fifth))["type"] == "renewed"
+        assert (await third.renew())["code"] == (await register(third))["code"] == "superseded"
+        assert ((await kit.run("run-1"))["holder"], (await fifth.renew())["type"]) == ("fifth", "renewed")
 
 
 # -- killed on the way ---------------------------------------------------------------------------------------------

@@ -90,7 +90,8 @@ class Renew(Message, frozen=True, tag="renew"):
 
 class Register(Message, frozen=True, tag="register"):
     """A holder whose lease this commander does not know, because its history was lost or is an older one. Answered
-    like a renewal: known from then on with the same epoch and token, or refused where somebody else has the run.
+    like a renewal: known from then on with the same epoch and token, or refused where somebody else has the run with
+    a higher epoch, or with a lower one and the token proves nothing.
     """
 
     request: Count

@@ -165,12 +165,17 @@ def _renew(lease: Lease, call: Call, answer: Answer) -> After:
 
 
 def _register(lease: Lease, call: Call, answer: Answer) -> After:
-    """said: incarnation, epoch, token. answer: ok | refused code."""
-    holder, epoch, token = call.said
+    """said: incarnation, epoch, token, whether that is a true one. answer: ok | refused code.
+
+    What was granted for sure, and after all that is known, counts more than what is known.
+    """
+    holder, epoch, token, true = call.said
     if lease.newest and epoch == lease.epoch and lease.token == token:
         return _renew(lease, Call("renew", (epoch, token), call.called, call.at), answer)
-    if lease.ended or epoch <= lease.epoch or lease.state in (HELD, REVOKED):
+    if epoch <= lease.epoch or ((lease.ended or lease.state in (HELD, REVOKED)) and not true):
         return lease if _refused(answer) else None
+    if lease.state == HELD and lease.called_off:
+        return lease.expired() if _refused(answer, "released") else None
     if answer is not None and answer[0] != "ok":
         return None
     return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor)
@@ -229,7 +234,8 @@ def _cancel(lease: Lease, call: Call, answer: Answer) -> After:
         return None
     if lease.state == HELD:
         return lease._replace(called_off=True)
-    return (lease if lease.state == REVOKED else lease.free())._replace(ended=True)
+    after = lease if lease.state == REVOKED else lease.free()
+    return after._replace(ended=True, epoch=max(lease.epoch, lease.floor))
 
 
 def _requeue(lease: Lease, call: Call, answer: Answer) -> After:

@@ -266,7 +266,7 @@ class Worker:
     def _register(self) -> dict[str, Any]:
         epoch = max((lease[0] for lease in self._old), default=0) + self._dice.randrange(1, 8)
         token = self._dice.randbytes(32).hex()
-        call = self._history.made(self._run_id, "register", self._name, epoch, token)
+        call = self._history.made(self._run_id, "register", self._name, epoch, token, False)
         return self._ask(call, type="register", epoch=epoch, token=token, mode="sft")
 
     def _end(self, epoch: int, token: str) -> dict[str, Any]:
@@ -292,7 +292,7 @@ class Worker:
                 call = self._asked.pop(message["request"])
                 self._history.answered(call, "ok")
                 if call.what == "register":
-                    self._took(*call.said[1:])
+                    self._took(*call.said[1:3])
             case "denied":
                 self._history.answered(self._asked.pop(message["request"]), "refused", message["code"])
                 self._ended = message["code"] == "ended"

@@ -162,7 +162,7 @@ class Leases(RuleBasedStateMachine):
             self.told(run_id, "renew", (epoch, token), self.plain(answer))
         else:
             answer = self.do(leases.register(Ask(run_id, agent, agent, "register", "sft", epoch), token))
-            self.told(run_id, "register", (agent, epoch, token), self.plain(answer))
+            self.told(run_id, "register", (agent, epoch, token, True), self.plain(answer))
         if not isinstance(answer, Refuse):
             self.extended(run_id, epoch, agent)
 

@@ -125,9 +125,18 @@ RIGHT = {
     ],
     "its pod is gone": [GRANTED_1, ("force", (1, True), ("ok", 2)), ("acquire", ("two", "q0"), ("granted", 3, B))],
     "registered with what it holds": [
-        ("register", ("one", 7, A), ("ok",)),
+        ("register", ("one", 7, A, False), ("ok",)),
         ("renew", (7, A), ("ok",)),
-        ("register", ("two", 9, B), ("refused", "superseded")),
+        ("register", ("two", 9, B, False), ("refused", "superseded")),
+    ],
+    "registered with what was granted later": [
+        GRANTED_1,
+        ("register", ("two", 7, B, True), ("ok",)),
+        ("renew", (1, A), ("refused", "superseded")),
+        ("register", ("one", 5, A, True), ("refused", "superseded")),
+        ("end", (7, B, "completed"), ("ok",)),
+        ("register", ("one", 8, A, False), ("refused", "released")),
+        ("register", ("one", 8, A, True), ("ok",)),
     ],
 }  # fmt: skip
 WRONG = {
@@ -137,7 +146,7 @@ WRONG = {
         GRANTED_1, ("end", (1, A, "drained"), ("ok",)), ("acquire", ("two", "q0"), ("granted", 1, B)),
     ],
     "an epoch that goes back": [
-        ("register", ("one", 7, A), ("ok",)), ("end", (7, A, "drained"), ("ok",)),
+        ("register", ("one", 7, A, False), ("ok",)), ("end", (7, A, "drained"), ("ok",)),
         ("acquire", ("two", "q0"), ("granted", 6, B)),
     ],
     "a renewal of a superseded one accepted": [
@@ -170,7 +179,13 @@ WRONG = {
         ("renew", (1, A), ("ok",), 3.0, 4.0),
     ],
     "an order on what changed since": [GRANTED_1, ("force", (0, True), ("ok", 2))],
-    "registered over a holder": [GRANTED_1, ("register", ("two", 7, B), ("ok",))],
+    "registered over a holder": [GRANTED_1, ("register", ("two", 7, B, False), ("ok",))],
+    "registered over a later one": [
+        ("register", ("one", 7, A, True), ("ok",)), ("register", ("two", 6, B, True), ("ok",)),
+    ],
+    "registered, and the earlier one is renewed": [
+        GRANTED_1, ("register", ("two", 7, B, True), ("ok",)), ("renew", (1, A), ("ok",)),
+    ],
     "a cancelled run is granted": [
         GRANTED_1, ("cancel", (1,), ("ok",)), ("end", (1, A, "preempted"), ("ok",)),
         ("acquire", ("two", "q0"), ("granted", 2, B)),

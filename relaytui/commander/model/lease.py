@@ -116,21 +116,26 @@ def grant(run: Run, highest: int, mine: Lease | None = None) -> Grant:
 
 
 def decide_register(
-    run: Run | None, lease: Lease | None, epoch: int, mode: str, *, known: bool, floor: int = 0
+    run: Run | None, lease: Lease | None, epoch: int, mode: str, *, known: bool, floor: int = 0, proven: bool = False
 ) -> Refuse | None:
-    """A holder of `epoch` whom these books do not know; `known`: they have that epoch. None: it may be entered."""
+    """A holder of `epoch` whom these books do not know; `known`: they have that epoch. None: it may be entered.
+
+    `proven`: its token says that it was granted. Where that was after all that these books know of the run, what they
+    say of lower epochs is out of date: who holds one lost it since, and an end was not the last word.
+    """
     highest = max(run.epoch if run is not None else 0, floor)
-    if not 1 <= epoch <= highest + MAX_EPOCH_JUMP:
+    if epoch < 1 or (epoch > highest + MAX_EPOCH_JUMP and not proven):
         return Refuse("not_holder", f"no commander can have granted epoch {epoch}, this one knows {highest}")
     if run is None:
         return None
-    if known or run.status.ended:
+    later = proven and epoch > run.epoch
+    if known or (run.status.ended and not later):
         return Refuse("not_holder" if known else "released", f"run {run.run_id} is {run.status}")
     if mode != run.mode:
         return Refuse("not_holder", f"run {run.run_id} is a {run.mode} run, not {mode}")
     if epoch <= run.epoch:
         return Refuse("superseded", f"epoch {run.epoch} was granted since")
-    if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
+    if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED) and not later:
         return Refuse("superseded", f"{lease.worker} holds it (epoch {lease.epoch})")
     return None
 

@@ -75,11 +75,13 @@ def end_run(
 
 
 def call_off(tx: Tx, run: Run, by: str, at: float, why: str = "") -> Run:
-    """A run that nobody trains is cancelled at once. A holder that was silent and comes back finds it over."""
+    """A run that nobody trains is cancelled at once. A holder that was silent and comes back finds it over; so does
+    one that books which were restored do not know, as the floor of epochs is above whatever it was granted."""
     lease = runs.get_lease(tx, run.run_id)
     if lease is not None and lease.state is LeaseState.EXPIRED:
         runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
-    run = runs.save(tx, change(run, Cause.CALLED_OFF, at, f"cancelled by {by}"))
+    called_off = change(run, Cause.CALLED_OFF, at, f"cancelled by {by}")
+    run = runs.save(tx, replace(called_off, epoch=max(run.epoch, history.epoch_floor(tx))))
     history.add_event(tx, at, "run.cancelled", by, why or run.message, run.run_id, run.epoch)
     return run
 

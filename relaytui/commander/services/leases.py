@@ -275,8 +275,8 @@ class Leases:
         message = f"{ask.worker} was granted it before the books were lost: entered with epoch {epoch}"
         if lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED):
             why = f"{ask.worker} holds epoch {epoch}, granted after epoch {lease.epoch}"
-            run = self._supersede(tx, run, lease, at, ask.worker, why)
-            if run.status.ended:
+            before, run = run, self._supersede(tx, run, lease, at, ask.worker, why)
+            if run.status.ended and not before.status.ended:
                 return Refuse("released", run.message)
             message += f", in place of {lease.worker} with epoch {lease.epoch}"
         if run.status.ended:  # at a lower epoch: it was queued again since
