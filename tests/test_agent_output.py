@@ -68,7 +68,7 @@ def test_a_line_without_end_is_capped_and_the_rest_counted() -> None:
     begun = time.process_time()
     (line,) = lines_of(*(data[start : start + 65536] for start in range(0, len(data), 65536)))
     assert len(line) <= MAX_LINE
-    assert line.endswith(f"…(+{len(data) - LINE_BYTES} bytes)")
+    assert line.endswith(f"…(+{len(data) - LINE_BYTES:,} bytes)")
     assert time.process_time() - begun < 2
 
 
