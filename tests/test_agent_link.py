@@ -1,4 +1,4 @@
-"""The agent's connection to its commander: what it says while there is none."""
+"""The agent's connection to its commander: what it says while there is none, and what comes first when it is back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from aiohttp import WSMessage, WSMsgType
 from checkpoint_kit import ManualClock
+from scripted_commander import until
 
 from relay_agent.contact import Contact
+from relay_agent.lease import Lease
 from relay_agent.link import SAY_AGAIN, SAY_EVERY, Link
+from relay_agent.stop import Stop
+from relay_agent.telling import Teller
+from relay_agent.tenure import Tenure
+from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.messages import Hello
+from relaytui.wire.messages import PROTOCOL, Hello, Message, Renew, Renewed, Welcome
 
 GONE = RelayError("unavailable", "connection refused", exit_code=Exit.UNAVAILABLE)
 OTHER = RelayError(
@@ -78,3 +85,66 @@ async def test_reasons_that_take_turns_do_not_flood() -> None:
     said = await says([(tenth / 10, (GONE, OTHER)[tenth % 2]) for tenth in range(600)])
     assert len(said) <= 2 * (1 + 60 / SAY_AGAIN)
     assert {words.partition(";")[0] for _, words in said} == {f"no commander at http://c:1: {GONE}", str(OTHER)}
+
+
+class Socket:
+    """A session with a commander that renews what it is asked to, until it is cut."""
+
+    def __init__(self) -> None:
+        self.renewed = 0
+        self._inbox: asyncio.Queue[WSMessage] = asyncio.Queue()
+
+    async def send_frame(self, data: bytes, kind: WSMsgType) -> None:
+        message = decode(data, cast("type[Any]", Hello | Renew))
+        if isinstance(message, Renew):
+            self.renewed += 1
+            self._answer(Renewed(message.request, message.run_id, message.epoch, 300.0))
+        else:
+            self._answer(Welcome(PROTOCOL, "c", 10.0, 0.0))
+
+    def _answer(self, message: Message) -> None:
+        self._inbox.put_nowait(WSMessage(WSMsgType.TEXT, encode(message), None))
+
+    async def receive(self, timeout: float | None = None) -> WSMessage:
+        return await self._inbox.get()
+
+    def cut(self) -> None:
+        self._inbox.put_nowait(WSMessage(WSMsgType.CLOSED, None, None))
+
+
+class Sessions:
+    """A commander that is there again at once."""
+
+    url = "http://c:1"
+
+    def __init__(self) -> None:
+        self.sockets: list[Socket] = []
+
+    @asynccontextmanager
+    async def connect(self, heartbeat: float) -> AsyncIterator[Socket]:
+        self.sockets.append(Socket())
+        yield self.sockets[-1]
+
+
+async def test_a_lease_is_renewed_at_once_in_every_new_session() -> None:
+    """A commander that was started again need not wait for L/10 to hear of it; in the same session it comes as ever."""
+    clock, sessions = ManualClock(), Sessions()
+    link = Link(
+        cast(Contact, sessions), Hello(PROTOCOL, "w", "i"), clock, lambda words: None,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, clock.boot())
+    tenure = Tenure(lease, link, Stop(), cast(Teller, None), clock, random.Random(1), "sft")
+    tasks = [asyncio.create_task(link.run())]
+    await link.up()
+    tasks.append(asyncio.create_task(tenure.renew()))
+    try:
+        for number in (1, 2, 3):
+            await until(lambda number=number: len(sessions.sockets) == number and sessions.sockets[-1].renewed > 0)
+            sessions.sockets[-1].cut()
+        await until(lambda: len(sessions.sockets) == 4)
+        assert [socket.renewed for socket in sessions.sockets[:3]] == [1, 1, 1]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -110,6 +110,7 @@ class Link:
         self._number = 0
         self._wake = asyncio.Event()
         self._up = asyncio.Event()
+        self._begun = asyncio.Event()
         self._pace = Pace()
         self._last_telemetry = 0.0
         self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
@@ -141,6 +142,12 @@ class Link:
     async def up(self) -> None:
         """Wait for a session."""
         await self._up.wait()
+
+    async def after(self, session: int) -> None:
+        """Wait for a session that is not that one, nor one before it."""
+        while self.sessions <= session:
+            self._begun.clear()
+            await self._begun.wait()
 
     async def ask(self, make: Callable[[int], Message], timeout: float) -> Answer:
         """Send a numbered request ahead of everything else, and its answer. LinkLost: there is none."""
@@ -279,6 +286,7 @@ class Link:
         for spool in self._spools():
             spool.rewind()
         self._up.set()
+        self._begun.set()
         self._wake.set()
 
     def _end(self) -> None:

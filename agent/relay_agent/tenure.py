@@ -60,9 +60,9 @@ class Tenure:
         return self.lease.safe(self._clock.boot())
 
     async def renew(self) -> None:
-        """For as long as the lease is ours; at once when the link comes back."""
+        """For as long as the lease is ours; at once in every new session, whose commander may have been away long."""
         while not self.lease.lost:
-            sent = self._clock.boot()
+            sent, session = self._clock.boot(), self._link.sessions
             try:
                 answer = await self._link.ask(self._renewal, min(RENEW_TIMEOUT, max(2.0, self.lease.every)))
             except LinkLost:
@@ -87,7 +87,9 @@ class Tenure:
                 self.refused(answer)
                 if self._unknown and new:
                     continue
-            await asyncio.sleep(self.lease.every * self._rng.uniform(0.9, 1.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.lease.every * self._rng.uniform(0.9, 1.0)):
+                    await self._link.after(session)
 
     def _renewal(self, number: int) -> Renew | Register:
         lease = self.lease
