@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from checkpoint_kit import ManualClock, mine, names, new_run, stage, whole_names
+from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole_names
 
 from relay_agent import publisher as publisher_module
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.resume import choose
-from relay_agent.checkpoints.staging import Staged
+from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
 from relay_agent.checkpoints.tree import MAX_DEPTH, Torn
-from relay_agent.publisher import RETRY_AFTER, Publisher
+from relay_agent.progress import Progress
+from relay_agent.publisher import RETRY_AFTER, ROOM_WITHIN, Publisher
+from relay_agent.stop import Stop
+from relay_agent.verdict import judge
 from relay_agent.volume import RunFolder
 
 
@@ -47,10 +52,10 @@ class Rig:
     clock: ManualClock = field(default_factory=ManualClock)
     told: Told = field(default_factory=Told)
 
-    def publisher(self, keep: int = 2) -> Publisher:
+    def publisher(self, keep: int = 2, patient: Callable[[], bool] = mine) -> Publisher:
         return Publisher(
             self.run, 1, "sft", "a trainer", 5.0, keep, self.clock, self.told,
-            held=mine, safe=mine, on_fenced=lambda: None,
+            held=mine, safe=mine, on_fenced=lambda: None, patient=patient,
         )  # fmt: skip
 
 
@@ -183,3 +188,84 @@ async def test_a_trainer_that_saves_nothing_misses_nothing(rig: Rig) -> None:
     await publisher.look()
     await publisher.finish(0)
     assert publisher.unpublished(10) == ""
+
+
+class Volume:
+    """Full until `until` on the clock; each try of a publish takes `seconds`."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch, until: float, seconds: float = 10.0) -> None:
+        self.tries = 0
+
+        def publishes(run: RunFolder, staged: Staged, *rest: object, **options: object) -> Published:
+            self.tries += 1
+            rig.clock.now += seconds
+            if rig.clock.now < until:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return publish(run, staged, *rest, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(publisher_module, "publish", publishes)
+        monkeypatch.setattr(publisher_module, "ROOM_PAUSE", (0.0, 0.0))
+
+
+async def test_the_last_checkpoint_waits_for_room_and_is_published_once_there_is(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Volume(rig, monkeypatch, rig.clock.now + 60)
+    publisher = rig.publisher()
+    stage(rig.run, 1, 5, marker=False)
+    await publisher.finish(0)
+    assert rig.told.steps == [5]
+    assert (publisher.unpublished(5), publisher.kept) == ("", False)
+    assert rig.told.kinds() == ["checkpoint.no_space"], "said once"
+    assert capsys.readouterr().err.count("make room on it") == 1
+
+
+async def test_what_got_no_room_in_time_is_kept_for_the_next_attempt(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = Volume(rig, monkeypatch, math.inf)
+    publisher = rig.publisher()
+    staged = stage(rig.run, 1, 5, marker=False)
+    began = rig.clock.now
+    await publisher.finish(0)
+    assert ROOM_WITHIN <= rig.clock.now - began <= ROOM_WITHIN + 20
+    assert volume.tries == 12 + 1
+    assert publisher.kept
+    assert publisher.unpublished(5) == "1 checkpoint could not be published: No space left on device"
+    assert rig.told.kinds() == ["checkpoint.no_space", "checkpoint.left"]
+    monkeypatch.undo()
+    take(rig.run, 2)
+    salvage = Salvage(rig.run, 2, mine, ended=lambda run, epoch: UNKNOWN_END).work()  # its word found no room either
+    assert [done.step for done in salvage.published] == [5]
+    assert not staged.path.exists()
+
+
+async def test_a_pod_that_is_taken_away_does_not_wait_for_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = Volume(rig, monkeypatch, math.inf)
+    publisher = rig.publisher(patient=lambda: False)
+    stage(rig.run, 1, 5)
+    await publisher.finish(0)
+    assert (volume.tries, publisher.kept) == (1, True)
+
+
+async def test_one_that_was_set_aside_beside_one_that_waits_is_not_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = rig.publisher()
+    refuses(monkeypatch, 5, lambda: OSError(errno.EIO, "Input/output error"))
+    stage(rig.run, 1, 5)
+    await publisher.look()
+    Volume(rig, monkeypatch, math.inf)
+    stage(rig.run, 1, 6)
+    await publisher.finish(0)
+    assert not publisher.kept
+    assert publisher.unpublished(6).startswith("2 checkpoints could not be published")
+
+
+@pytest.mark.parametrize(("kept", "outcome", "code"), [(True, "preempted", 74), (False, "failed", 1)])
+def test_a_run_is_not_completed_before_its_newest_checkpoint_is_on_the_volume(
+    kept: bool, outcome: str, code: int
+) -> None:
+    progress = Progress(0, 10)
+    progress.see("step 10/10 loss 1", 1.0)
+    verdict = judge(0, Stop(), progress, 5, "", "1 checkpoint could not be published: no room", kept)
+    assert (verdict.outcome, verdict.exit_code) == (outcome, code)
+    assert "could not be published" in verdict.message

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -394,6 +395,72 @@ def test_what_the_trainer_took_away_is_not_missed(rig: Rig) -> None:
     agent = rig.agent(f"{SAVE} save 2; rm -r $RELAY_CKPT_STAGING_ROOT/step_2; echo step 3/3 loss 1")
     assert agent.wait() == 0, agent.says()
     assert "volume.lost" not in rig.kinds()
+
+
+@pytest.fixture
+def small(rig: Rig) -> Iterator[Rig]:
+    """A volume of two megabytes."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "relay", str(rig.volume)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"needs the right to mount: {done.stderr.decode(errors='replace').strip()}")
+    try:
+        yield rig
+    finally:
+        rig.close()
+        subprocess.run(["umount", "--lazy", str(rig.volume)], check=True)
+
+
+FILL = """mkdir $RELAY_CKPT_STAGING_ROOT/step_3; echo 3 > $RELAY_CKPT_STAGING_ROOT/step_3/w
+dd if=/dev/zero of=$RELAY_RUN_ROOT/../filler bs=4k 2>/dev/null; touch $RELAY_CKPT_STAGING_ROOT/step_3/COMPLETE
+echo step 3/3 loss 1"""
+
+
+def test_the_last_checkpoint_of_a_full_volume_waits_for_room(small: Rig) -> None:
+    agent = small.agent(f"{SAVE} {FILL}")
+    agent.heard("the volume is full: step_3 waits up to 120 s to be published; make room on it")
+    assert small.run()["status"] == "running"
+    (small.volume / "runs/filler").unlink()
+    assert agent.wait() == 0, agent.says()
+    assert small.run()["status"] == "completed"
+    assert small.checkpoints() == ["step_00000001", "step_00000003"]
+
+
+def test_a_run_that_found_no_room_for_its_last_checkpoint_is_taken_up_again(small: Rig) -> None:
+    """Neither completed nor lost: it is over once the checkpoint is on the volume, and nothing is trained twice."""
+    trainer = f'[ -z "$RELAY_RESUME_FROM" ] || exit 0; {SAVE} {FILL}'
+    agent = small.agent(trainer)
+    agent.heard("the volume is full: step_3 waits")
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait() == 143, agent.says()
+    run = small.run()
+    assert (run["status"], run["attempts"][0]["outcome"]) == ("queued", "preempted")
+    refused = small.agent(trainer, worker="pod-b")
+    assert refused.wait() == 2, refused.says()
+    assert "with space left on it" in refused.says()
+    (small.volume / "runs/filler").unlink()
+    last = small.agent(trainer, worker="pod-c")
+    assert last.wait() == 0, last.says()
+    assert "step_3 of epoch 1 had not been published by its own agent: it is step_00000003 now" in last.says()
+    assert (small.run()["status"], small.run()["newest_step"]) == ("completed", 3)
+    assert small.checkpoints() == ["step_00000001", "step_00000003"]
+
+
+def test_what_was_saved_last_is_not_trained_again_for_want_of_room_unless_somebody_says_so(small: Rig) -> None:
+    big = """dd if=/dev/zero of=$RELAY_OUTPUT_DIR/w bs=100k count=8 2>/dev/null; mkdir $RELAY_CKPT_STAGING_ROOT/step_3
+    ln $RELAY_OUTPUT_DIR/w $RELAY_CKPT_STAGING_ROOT/step_3/w
+    dd if=/dev/zero of=$RELAY_RUN_ROOT/../filler bs=100k count=8 2>/dev/null
+    touch $RELAY_CKPT_STAGING_ROOT/step_3/COMPLETE; echo step 3/3 loss 1"""  # it takes a copy of the linked file
+    agent = small.agent(f'[ -z "$RELAY_RESUME_FROM" ] || exit 0; {SAVE} {big}')
+    agent.heard("the volume is full: step_3 waits")
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait() == 143, agent.says()
+    refused = small.agent("exit 0", worker="pod-b")
+    assert refused.wait() == 74, refused.says()
+    assert "does not go on without what was saved last: step_3 of epoch 1 is not published" in refused.says()
+    assert small.run()["status"] == "queued"
+    told = small.agent("echo from $RELAY_RESUME_FROM; echo step 3/3", worker="pod-c", ON_MISSING_CHECKPOINT="older")
+    assert told.wait() == 0, told.says()
+    assert any(line.endswith("ckpt/step_00000001") for line in small.lines())
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])

@@ -165,3 +165,27 @@ def test_sealed_by_a_publish_that_failed_is_still_whole(watched: Watched) -> Non
     assert watched.look(exited=143) == [5]
     (staged.path / "weights.bin").write_bytes(b"written to again")
     assert StagingWatch(watched.run.staging(1), SETTLE, watched.clock).scan(0.0, 143) == []
+
+
+@pytest.mark.parametrize("call", ["write", "create"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_whole_at_the_end_stays_so_when_the_volume_has_no_room_for_it(
+    watched: Watched, call: str, linked: bool
+) -> None:
+    """A publish that failed leaves traces in the folder: they unsettle nothing, and are no part of the next try."""
+    path = stage(watched.run, 1, 5, marker=False).path
+    if linked:
+        (path / "weights.bin").unlink()
+        (watched.run.output(1) / "w").write_bytes(b"weights" * 100)
+        (path / "weights.bin").hardlink_to(watched.run.output(1) / "w")
+    (staged,) = watched.watch.scan(watched.clock.boot(), 0)
+    first = 1 if linked else 4  # what makes a file is a copy, or the manifest after three flushes
+    disk = FaultyDisk(-1, lambda: OSError(errno.ENOSPC, "No space left on device"), half=True)
+    disk.at = first + (call == "write")
+    with pytest.raises(OSError, match="No space left"):
+        publish(watched.run, staged, 1, mine, disk=disk)
+    assert disk.calls[disk.at].startswith(call)
+    assert watched.look(exited=0) == [5]
+    assert watched.torn() == []
+    done = publish(watched.run, watched.watch.scan(watched.clock.boot(), 0)[0], 1, mine)
+    assert {file.name for file in done.path.rglob("*") if file.is_file()} == {"weights.bin", "0.bin", "manifest.json"}

@@ -231,7 +231,9 @@ class Attempt:
     async def _judge(self, code: int, follower: Follower, publisher: Publisher) -> Verdict:
         self.tenure.note_cut_off(stopped=code != 0)
         unpublished = publisher.unpublished(follower.progress.step)
-        return judge(code, self._stop, follower.progress, publisher.newest_step, follower.last_line, unpublished)
+        return judge(
+            code, self._stop, follower.progress, publisher.newest_step, follower.last_line, unpublished, publisher.kept
+        )
 
     async def _start(self, trainer: Supervised, resume: Resume | None) -> None:
         step, name = (resume.step, resume.name) if resume else (0, None)
@@ -374,6 +376,7 @@ class Attempt:
             on_fenced=self.tenure.fenced,
             healthy=follower.health.healthy,
             check=self._stop.unless_hurried,
+            patient=lambda: self._stop.patient,
         )
         if name is not None:
             publisher.protect.add(name)

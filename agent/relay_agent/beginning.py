@@ -80,7 +80,8 @@ class Beginning:
         return resume
 
     async def salvage(self, resume: Resume | None) -> Resume | None:
-        """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud."""
+        """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud.
+        RelayError where the volume is too full for the newest of it and nobody said what to do then."""
         lease = self._tenure.lease
         salvage = Salvage(
             self._folder,
@@ -108,6 +109,14 @@ class Beginning:
             resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=salvage.healthy, last_healthy=well)
         for name in salvage.pruned:
             self._tell.pruned(name)
+        waits = [told.message for told in salvage.told if told.kind == "checkpoint.no_space"]
+        if waits and self._settings.on_missing_checkpoint == "ask":
+            raise RelayError(
+                "volume_full",
+                f"run {self._settings.run_id} does not go on without what was saved last: {waits[-1]}",
+                "make room on the volume, or set ON_MISSING_CHECKPOINT to older to train that part again",
+                exit_code=Exit.STATE,
+            )
         self._say(resume)
         return resume
 

@@ -149,6 +149,8 @@ class Publisher:
             self._wait_until = 0.0
             await self.look(exit_code)
         if self.kept:
+            for name in self._unpublished:
+                await self._mark(self._folder.staging(self._epoch) / name)
             self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
 
     def published_before(self) -> list[Published]:
@@ -285,7 +287,7 @@ class Publisher:
                 check=self._check,
             )
         except Cancelled:
-            await self._mark(staged)
+            await self._mark(staged.path)
             words = f"{staged.path.name} stays in the staging folder: the next attempt publishes it"
             self._recorder.event("checkpoint.left", words, {"name": staged.path.name})
             self._done.set()
@@ -320,7 +322,6 @@ class Publisher:
             self._miss(staged, words, Miss.NO_ROOM)
             if not self._waits:
                 self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
-            await self._mark(staged)
             await self._prune()
         elif error.errno == errno.ENOENT:  # something of ours went: the next look says what
             where = f" ({error.filename})" if error.filename else ""
@@ -334,11 +335,11 @@ class Publisher:
         self._unpublished[staged.path.name] = miss
         self._why = why
 
-    async def _mark(self, staged: Staged) -> None:
+    async def _mark(self, staged: Path) -> None:
         """It is whole: say so to the next attempt, that may not know how this one's trainer ended. An empty file takes
         no room."""
         with suppress(OSError):
-            os.close(await asyncio.to_thread(SYSTEM.create, staged.path / MARKER))
+            os.close(await asyncio.to_thread(SYSTEM.create, staged / MARKER))
 
     def _trouble(self, kind: str, message: str) -> None:
         if self._clock.boot() >= self._wait_until:

@@ -61,5 +61,10 @@ class Stop:
             raise Cancelled
 
     @property
+    def patient(self) -> bool:
+        """Whether there is time left: a pod that is taken away has none, and what is lost is worth none."""
+        return self.why in (None, Why.CHANGED, Why.DRAIN, Why.CANCEL)
+
+    @property
     def lost(self) -> bool:
         return self.why is Why.LOST

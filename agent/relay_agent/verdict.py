@@ -30,11 +30,18 @@ class Verdict:
 
 
 def judge(
-    code: int, stop: Stop, progress: Progress, newest: int | None, last_line: str, unpublished: str = ""
+    code: int,
+    stop: Stop,
+    progress: Progress,
+    newest: int | None,
+    last_line: str,
+    unpublished: str = "",
+    kept: bool = False,
 ) -> Verdict:
     """`code` as a shell gives it. Completed is only what ran to its last step by itself.
 
-    `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why.
+    `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
+    `kept`: the next attempt can publish them.
     """
     step, total = max(progress.step, newest or 0), progress.total
     if stop.why is not None:
@@ -56,6 +63,9 @@ def judge(
         message = "exited 0 without a step seen"
     elif progress.first is not None and progress.first < progress.start:
         message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
+    if unpublished and kept:  # the run's work is done and safe: whoever takes it up again has only that left to do
+        message = f"{message}, but {unpublished}; it is kept, and published once there is room"
+        return Verdict(Outcome.PREEMPTED, int(Exit.STATE), step, message, code)
     if unpublished:
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"{message}, but {unpublished}", code)
     return Verdict(Outcome.COMPLETED, 0, step, message, code)

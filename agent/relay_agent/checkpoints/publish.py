@@ -233,6 +233,10 @@ def _copy_in_place(disk: Disk, parent: int, name: str, check: Check) -> None:
             while chunk := reader.read(1 << 20):
                 check()
                 disk.write(target, chunk)
+        except (OSError, Cancelled):
+            with suppress(OSError):  # else it would be part of what is published later
+                disk.unlink(temporary, dir_fd=parent)
+            raise
         finally:
             os.close(target)
     disk.rename(temporary, name, dir_fd=parent)

@@ -76,7 +76,7 @@ class StagingWatch:
         """The whole ones, oldest first, each time until it is moved away. `now`: seconds on the boot clock.
 
         `trainer_exited`: its exit code (negative for a signal) once it and its children are gone. The first look with
-        it decides: nothing settles any more after that.
+        it decides: nothing settles any more after that, and what is whole stays so.
         """
         now = self._clock.boot() if now is None else now
         looks = self._look()
@@ -85,7 +85,8 @@ class StagingWatch:
             if before is None or before[0] != look:
                 before = (look, now)
                 self._since[name] = before
-                self._whole.discard(name)
+                if self._exited is None:  # afterwards it is ourselves: a publish that failed can leave its traces
+                    self._whole.discard(name)
             if self._exited is None and self._is_whole(look, now - before[1], trainer_exited):
                 self._whole.add(name)
         for name in self._since.keys() - looks.keys():
