@@ -30,9 +30,14 @@ OTHER = RelayError(
 
 
 class At(random.Random):
-    """No pause at all between two tries."""
+    """No pause at all between two tries; `most`: how long each might have been."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: list[float] = []
 
     def uniform(self, a: float, b: float) -> float:
+        self.most.append(b)
         return 0.0
 
 
@@ -54,14 +59,14 @@ class Script:
         yield
 
 
-async def says(tries: list[tuple[float, Exception]]) -> list[tuple[float, str]]:
+async def says(tries: list[tuple[float, Exception]], rng: random.Random | None = None) -> list[tuple[float, str]]:
     """At which second, and what: of an agent that had a session before."""
     clock, said = ManualClock(), list[tuple[float, str]]()
     begin = clock.now
     link = Link(
         cast(Contact, Script(clock, tries)), cast(Hello, None), clock,
         lambda words: said.append((clock.now - begin, words)),
-        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=rng or At(),
     )  # fmt: skip
     link.sessions = 1
     with pytest.raises(asyncio.CancelledError):
@@ -79,6 +84,13 @@ async def test_another_reason_is_said_at_once() -> None:
 async def test_the_same_reason_is_said_seldom() -> None:
     said = await says([(float(second), GONE) for second in range(100)])
     assert [at for at, _ in said] == [0, SAY_EVERY, 2 * SAY_EVERY, 3 * SAY_EVERY]
+
+
+async def test_pauses_grow_with_the_outage() -> None:
+    """A commander that was away for a second has everybody back within the next one."""
+    rng = At()
+    await says([(at, GONE) for at in (0.0, 0.3, 1.0, 3.0, 14.0, 100.0)], rng)
+    assert rng.most == [0.5, 0.5, 1.0, 3.0, 14.0, 15.0]
 
 
 async def test_reasons_that_take_turns_do_not_flood() -> None:

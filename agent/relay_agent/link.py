@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from relay_agent.contact import Contact
 
 HEARTBEAT = 10.0
-BACKOFF_CAP = 15.0
+PAUSE_LEAST, PAUSE_MOST = 0.5, 15.0
 FIRST_TRIES = 3
 """How often a commander may refuse us before the first session until that is an answer."""
 SAY_EVERY = 30.0
@@ -57,6 +57,12 @@ BATCH_AFTER = 0.005
 """Seconds that telemetry gathers while an earlier frame is still in flight."""
 
 Answer = Granted | Denied | Renewed | Refused
+
+
+def longest_pause(outage: float) -> float:
+    """Seconds until the next try at most, after so many without a commander: one that was away for a moment has
+    everybody back a moment later, and one that is away for long is not asked often."""
+    return min(PAUSE_MOST, max(PAUSE_LEAST, outage))
 
 
 class LinkLost(Exception):  # noqa: N818 - it says what happened
@@ -219,6 +225,7 @@ class Link:
     async def run(self) -> None:
         """Connect, serve, connect again, for ever. RelayError where we are refused before the first session."""
         tries = refused = 0
+        since = self._clock.boot()
         while True:
             sessions = self.sessions
             who = f"no commander at {self._contact.url}: "
@@ -232,13 +239,13 @@ class Link:
                     raise
             except Exception as error:  # noqa: BLE001 - whatever a peer or a library does, training goes on
                 self.trouble = f"{type(error).__name__}: {clean(str(error), 200)}"
-            tries = 1 if self.sessions > sessions else tries + 1
-            cap = min(BACKOFF_CAP, 0.25 * 2.0 ** min(tries, 10))
+            now = self._clock.boot()
+            tries, since = (1, now) if self.sessions > sessions else (tries + 1, since)
             if not self.sessions and refused:
                 pass  # asked again soon, and then it is an answer
             else:
                 self._explain(f"{who}{self.trouble}; trying again", at_once=tries == 1)
-            await asyncio.sleep(self._rng.uniform(0.05, cap))
+            await asyncio.sleep(self._rng.uniform(0.05, longest_pause(now - since)))
 
     def _explain(self, why: str, at_once: bool) -> None:
         """Another reason is said as it comes, the same one seldom."""

@@ -24,7 +24,7 @@ import aiohttp
 from relay_agent.contact import Contact
 from relay_agent.journal import Journal
 from relay_agent.lease import Lease
-from relay_agent.link import BACKOFF_CAP, Link
+from relay_agent.link import Link, longest_pause
 from relay_agent.spool import Spool
 from relay_agent.stop import Stop
 from relay_agent.telling import Teller
@@ -114,19 +114,19 @@ class Bare:
         await first_renewal(self.renewed)
 
     async def _run(self) -> None:
-        tries = sessions = 0
+        sessions, since = 0, time.monotonic()
         while True:
-            tries += 1
             try:
                 async with aiohttp.ClientSession() as session, session.ws_connect(self._url) as socket:
                     await socket.send_str("x" * 150)
                     if (await socket.receive()).type is aiohttp.WSMsgType.TEXT:
-                        sessions, tries = sessions + 1, 1
+                        sessions += 1
                         self.renewed[sessions] = time.monotonic()
                         await socket.receive()
+                        since = time.monotonic()
             except aiohttp.ClientError:
                 pass
-            await asyncio.sleep(random.uniform(0.05, min(BACKOFF_CAP, 0.25 * 2.0**tries)))
+            await asyncio.sleep(random.uniform(0.05, longest_pause(time.monotonic() - since)))
 
 
 class Crowd:
