@@ -13,7 +13,6 @@ import heapq
 import itertools
 import math
 import random
-from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -52,10 +51,10 @@ class Host:
         return (self._loop.now - self._boot_at) * self.rate
 
     def mono(self) -> float:
-        slept = self.slept
+        boot = (self._loop.now - self._boot_at) * self.rate
         if self._sleeps_since is not None:
-            slept += self.boot() - self._sleeps_since
-        return self.boot() - slept
+            return boot - (self.slept + (boot - self._sleeps_since))
+        return boot - self.slept
 
     def true_time(self, mono: float) -> float:
         """When this host's monotonic clock shows `mono`, as long as it is awake."""
@@ -103,6 +102,41 @@ class HostClock:
         return f"{self._host.name}-boot-{self._host.boots}"
 
 
+class Handle:
+    """As asyncio's own, without what only its debug mode asks for: most of what a world does is to make these."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Any) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context: contextvars.Context = context
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return f"{self._callback}{self._args}"
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as asyncio does
+            self._loop.call_exception_handler({"message": f"Exception in callback {self}", "exception": error})
+
+
+def _nothing() -> None:
+    pass
+
+
 class Process:
     def __init__(self, loop: SimLoop, name: str, host: Host, pid: int) -> None:
         self.loop = loop
@@ -113,8 +147,8 @@ class Process:
         self.alive = True
         self.stopped = False
         """By SIGSTOP."""
-        self.ready: deque[events.Handle] = deque()
-        self.timers: list[tuple[float, int, events.TimerHandle]] = []
+        self.ready: deque[Handle] = deque()
+        self.timers: list[tuple[float, int, Handle]] = []
         self.signals: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self.steps_left = -1
         """Callbacks until it crashes; -1: none is planned."""
@@ -134,7 +168,7 @@ class Process:
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Something from outside happens to it."""
         if self.alive:
-            self.ready.append(events.Handle(callback, args, self.loop, self.context))
+            self.ready.append(Handle(callback, args, self.loop, self.context))
 
     def spawn(self, coro: Any, name: str) -> asyncio.Task[Any]:
         return self.context.run(lambda: self.loop.create_task(coro, name=name))
@@ -182,31 +216,32 @@ class SimLoop(asyncio.BaseEventLoop):
         process = PROCESS.get()
         return self.now if process is None else process.host.mono()
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> events.Handle:
-        handle = events.Handle(callback, args, self, context)
-        process = handle._context.get(PROCESS) or self.root
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        if context is None:
+            context = contextvars.copy_context()
+        handle = Handle(callback, args, self, context)
+        process = context.get(PROCESS) or self.root
         if process.alive:
             process.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> events.TimerHandle:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> events.TimerHandle:
-        handle = events.TimerHandle(when, callback, args, self, context)
-        process = handle._context.get(PROCESS) or self.root
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        if context is None:
+            context = contextvars.copy_context()
+        handle = Handle(callback, args, self, context)
+        process = context.get(PROCESS) or self.root
         if process.alive:
             heapq.heappush(process.timers, (when, next(self._number), handle))
         return handle
 
-    def at(self, when: float, callback: Any, *args: Any) -> events.TimerHandle:
+    def at(self, when: float, callback: Any, *args: Any) -> Any:
         """In true time, by nobody of the world."""
         return self.call_at(when, callback, *args, context=self.root.context)
-
-    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        pass
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
@@ -257,11 +292,19 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- one callback after another ------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        ready = [process for process in self.processes if process.ready and process.runs]
-        if not ready:
+        process = other = None
+        for each in self.processes:  # who is dead has nothing to do
+            if each.ready and not each.stopped and each.host.up and not each.host.frozen:
+                if process is not None:
+                    other = each
+                    break
+                process = each
+        if process is None:
             self._advance()
             return
-        process = ready[0] if len(ready) == 1 else ready[self.rng.randrange(len(ready))]
+        if other is not None:
+            ready = [each for each in self.processes if each.ready and each.runs]
+            process = ready[self.rng.randrange(len(ready))]
         handle = process.ready.popleft()
         if handle._cancelled:
             return
@@ -273,20 +316,31 @@ class SimLoop(asyncio.BaseEventLoop):
             if process.steps_left == 0:
                 self.on_crash(process)
                 return
-        handle._run()
+        handle.run()
 
     def _advance(self) -> None:
         """To the next moment at which anything happens."""
         soonest: list[tuple[float, Process]] = []
+        first = math.inf
         for process in self.processes:
             timers = process.timers
-            while timers and timers[0][2]._cancelled:
+            if not timers or process.stopped:
+                continue
+            host = process.host
+            if host.frozen or not host.up:
+                continue
+            while timers[0][2]._cancelled:
                 heapq.heappop(timers)
-            if timers and process.runs:
-                soonest.append((process.host.true_time(timers[0][0]), process))
+                if not timers:
+                    break
+            else:
+                when = host._boot_at + (timers[0][0] + host.slept) / host.rate  # as Host.true_time
+                soonest.append((when, process))
+                if when < first:
+                    first = when
         if not soonest:
             raise Stuck("nothing is left to happen")
-        self.now = max(self.now, min(when for when, _ in soonest)) + 1e-6  # time that passes, however little
+        self.now = max(self.now, first) + 1e-6  # time that passes, however little
         for when, process in soonest:
             if when <= self.now:
                 due = process.host.mono()

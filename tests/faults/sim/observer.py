@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,6 +29,22 @@ RESIDUE = 2.0
 """Seconds after a whole pod was frozen beyond its lease until its guardian must have acted."""
 UNIQUE_EVENTS = ("trainer.exited", "resume.checkpoint", "resume.cold", "agent.took_over", "attempt.refused")
 """Kinds of which every single one must be in the history exactly once, told apart by epoch and count."""
+
+
+def _files(root: str) -> dict[str, bytes]:
+    """What lies in a checkpoint, but for what Relay and the trainer's mark add."""
+    found = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = f"{folder}/{name}"
+            if name not in ("manifest.json", "COMPLETE", UNFINISHED) and os.path.isfile(path):  # noqa: PTH113 - fast
+                found[path[len(root) + 1 :]] = _bytes_of(path)
+    return found
+
+
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - fast
+        return file.read()
 
 
 class Violation(Exception):  # noqa: N818 - it says what was found
@@ -169,7 +186,7 @@ class Observer:
         if commit is None:
             self.fail("resume", f"epoch {trainer.epoch} begins from {folder}, which nobody published")
             return 0
-        self._verify(commit, folder)
+        self._verify(commit, str(folder))
         self.trainers[trainer.uid].first = self.trainers[trainer.uid].last = commit.step
         return commit.step
 
@@ -208,21 +225,25 @@ class Observer:
 
     # -- the volume ----------------------------------------------------------------------------------------------
 
-    def moved(self, process: Process, source: Path, target: Path, *, linked: bool) -> None:
-        parent, ckpt = target.parent, self.world.volume / "runs" / self.world.plan.run_id / "ckpt"
-        if linked and parent.name == "claims" and (match := CLAIM.match(target.name)):
-            self._claimed(int(match[1]), target)
-        elif parent == ckpt and NAME.match(target.name):
-            self._published(target)
-        elif target.name == "manifest.json" and parent.parent == ckpt and NAME.match(parent.name):
-            self._published(parent)
-        elif source.parent == ckpt and NAME.match(source.name):
-            self._removed(source.name, target.parent.name)
+    def moved(self, process: Process, source: str, target: str, *, linked: bool) -> None:
+        parent, _, name = target.rpartition("/")
+        above, _, folder = parent.rpartition("/")
+        before, _, old = source.rpartition("/")
+        ckpt = self.world.ckpt
+        if linked and folder == "claims" and (match := CLAIM.match(name)):
+            self._claimed(int(match[1]), Path(target))
+        elif parent == ckpt and NAME.match(name):
+            self._published(name, target)
+        elif name == "manifest.json" and above == ckpt and NAME.match(folder):
+            self._published(folder, parent)
+        elif before == ckpt and NAME.match(old):
+            self._removed(old, folder)
 
-    def unlinked(self, manifest: Path) -> None:
+    def unlinked(self, manifest: str) -> None:
         """Where folders are not renamed in one step, a checkpoint ends with its manifest."""
-        if manifest.parent.parent == self.world.volume / "runs" / self.world.plan.run_id / "ckpt":
-            self._removed(manifest.parent.name, "nowhere")
+        above, _, folder = manifest.removesuffix("/manifest.json").rpartition("/")
+        if above == self.world.ckpt:
+            self._removed(folder, "nowhere")
 
     def _claimed(self, epoch: int, path: Path) -> None:
         self.check("epochs grow", epoch > max(self.claims, default=0), f"epoch {epoch} is claimed after {self.claims}")
@@ -239,10 +260,10 @@ class Observer:
         del self.line[keep:]
         self.world.log(None, f"epoch {epoch} claims the run, from {base}")
 
-    def _published(self, path: Path) -> None:
-        manifest = orjson.loads((path / "manifest.json").read_bytes())
-        uid = int((path / "trainer.txt").read_text())
-        commit = Commit(path.name, manifest["epoch"], manifest["step"], uid, self.now)
+    def _published(self, name: str, path: str) -> None:
+        manifest = orjson.loads(_bytes_of(f"{path}/manifest.json"))
+        uid = int(_bytes_of(f"{path}/trainer.txt"))
+        commit = Commit(name, manifest["epoch"], manifest["step"], uid, self.now)
         self.committed[commit.name] = commit
         highest = max(self.claims, default=0)
         self.check(
@@ -266,17 +287,14 @@ class Observer:
             self.check("newest is kept", name != at[-1], f"{name}, the newest, goes to {where}")
             del self.line[at.index(name)]
 
-    def _verify(self, commit: Commit, path: Path) -> None:
+    def _verify(self, commit: Commit, path: str) -> None:
         expected = self.whole.get((commit.uid, commit.step))
-        found = {
-            str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
-            for file in path.rglob("*")
-            if file.is_file() and file.name not in ("manifest.json", "COMPLETE", UNFINISHED)
-        }
-        self.check("whole", found == expected, f"{path.name} is not what trainer {commit.uid} saved: {sorted(found)}")
+        there = _files(path)
+        found = {name: hashlib.sha256(data).hexdigest() for name, data in there.items()}
+        self.check("whole", found == expected, f"{commit.name} is not what trainer {commit.uid} saved: {sorted(found)}")
         state = state_at(self.world.plan.run_id, commit.step).encode()
-        same = all((path / name).read_bytes().startswith(state) for name in FILES if (path / name).is_file())
-        self.check("same bytes", same, f"{path.name} is not what an undisturbed run would have saved")
+        same = all(there[name].startswith(state) for name in FILES if name in there)
+        self.check("same bytes", same, f"{commit.name} is not what an undisturbed run would have saved")
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -315,11 +333,10 @@ class Observer:
             stream = self.streams.setdefault((message["epoch"], message["stream"]), Stream())
             for number, report in enumerate(message["reports"], message["first_seq"]):
                 raw = orjson.dumps(report)
-                self.check(
-                    "one meaning a number",
-                    stream.sent.setdefault(number, raw) == raw,
-                    f"report {number} of epoch {message['epoch']} ({message['stream']}) was another one before",
-                )
+                self.checks["one meaning a number"] += 1
+                if stream.sent.setdefault(number, raw) != raw:
+                    words = f"report {number} of epoch {message['epoch']} ({message['stream']}) was another one before"
+                    self.fail("one meaning a number", words)
                 if report["type"] == "ended" and message["epoch"] in self.held:
                     self._released(message["epoch"])
 
@@ -342,13 +359,12 @@ class Observer:
                 epoch > max(self.held, default=0),
                 f"epoch {epoch} is granted after {max(self.held, default=0)}",
             )
+            self.checks["one holder"] += len(self.held)
             for other in self.held.values():
                 free = other.released or other.overridden or other.incarnation == incarnation
-                self.check(
-                    "one holder",
-                    free or other.safe_until <= self.now,
-                    f"epoch {epoch} is granted, {other.epoch} is safe for {other.safe_until - self.now:.2f} s",
-                )
+                if not free and other.safe_until > self.now:
+                    words = f"epoch {epoch} is granted, {other.epoch} is safe for {other.safe_until - self.now:.2f} s"
+                    self.fail("one holder", words)
             self.held[epoch] = Held(epoch, incarnation, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
@@ -375,9 +391,8 @@ class Observer:
         self.judge_books()
         self._judge_telemetry()
         self._judge_events()
-        volume = self.world.volume / "runs" / self.world.plan.run_id / "ckpt"
         for commit in self.line:
-            self._verify(commit, volume / commit.name)
+            self._verify(commit, f"{self.world.ckpt}/{commit.name}")
         if self.world.finished:
             tip = self.line[-1].step if self.line else 0
             self.check("the end is saved", tip == self.world.plan.total, f"completed, and the newest is step {tip}")
@@ -401,16 +416,19 @@ class Observer:
             reports = orjson.loads(data)
             sent = self.streams[epoch, "telemetry"].sent
             for number, report in enumerate(reports, first):
-                same = number in sent and orjson.loads(sent[number]) == report
-                self.check("stored as sent", same, f"epoch {epoch}: report {number} is not what was sent: {report}")
+                self.checks["stored as sent"] += 1
+                if number not in sent or orjson.loads(sent[number]) != report:
+                    self.fail("stored as sent", f"epoch {epoch}: report {number} is not what was sent: {report}")
                 if report["type"] == "log":
                     self._judge_lines(epoch, report)
 
     def _judge_lines(self, epoch: int, report: dict[str, Any]) -> None:
         """Line n of an epoch is the n-th that its trainer printed."""
         first = next((saw.first for saw in self.trainers.values() if saw.epoch == epoch), 0)
+        self.checks["lines in order"] += len(report["lines"])
         for n, line in enumerate(report["lines"], report["n"]):
-            self.check("lines in order", line.startswith(f"step {first + n}/"), f"epoch {epoch}: line {n} is {line!r}")
+            if not line.startswith(f"step {first + n}/"):
+                self.fail("lines in order", f"epoch {epoch}: line {n} is {line!r}")
 
     def _judge_events(self) -> None:
         if self.restored:

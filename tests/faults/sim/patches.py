@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import random
@@ -11,7 +12,6 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -23,11 +23,14 @@ import relay_agent.publisher
 import relay_agent.runner
 import relay_agent.supervise
 import relay_agent.takeover
+import relay_agent.trainer
 import relay_agent.volume
+import relaytui.commander.store.database
 from relay_agent.checkpoints.disk import Disk
+from relaytui.commander.store.database import Schema
 from tests.faults.sim.loop import PROCESS, Dead, Process
 from tests.faults.sim.net import SimContact
-from tests.faults.sim.pod import PodHost, rename_noted, sync_noted
+from tests.faults.sim.pod import PodHost, sync_noted
 from tests.faults.sim.trainer import SimSupervised
 
 if TYPE_CHECKING:
@@ -63,6 +66,9 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.runner, "random", SimpleNamespace(Random=lambda: random.Random(rng.random()))),
         (relay_agent.runner, "Contact", world.contact),
         (relay_agent.publisher, "LOOK_EVERY", 1.5),  # a third of the work of most worlds
+        (relay_agent.trainer, "pod_environment", lambda environ: {"PATH": os.defpath}),  # other tests' matter
+        (Schema, "migrations", _migrations),
+        (relaytui.commander.store.database, "check_tables", lambda db, path, migrations: None),
         (relay_agent.attempt, "Supervised", SimSupervised),
         (relay_agent.attempt, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),
@@ -90,6 +96,10 @@ def patched(world: World) -> Iterator[None]:
         logging.disable(before)
 
 
+_migrations = functools.cache(Schema.migrations)
+"""Files that are read at each start of a commander."""
+
+
 def _watched(world: World, name: str, original: Any) -> Any:
     def call(disk: Disk, *args: Any, **given: Any) -> Any:
         process = PROCESS.get()
@@ -114,7 +124,7 @@ def _watched(world: World, name: str, original: Any) -> Any:
             sync_noted(process.host, args[0])
         elif name in ("rename", "link"):
             _tell(world, process, name, args, given)
-        elif name == "unlink" and str(args[0]).endswith("manifest.json"):
+        elif name == "unlink" and os.fspath(args[0]).endswith("manifest.json"):
             world.observer.unlinked(_place(args[0], given.get("dir_fd")))
         if after:
             world.loop.on_crash(process)
@@ -124,25 +134,25 @@ def _watched(world: World, name: str, original: Any) -> Any:
     return call
 
 
-def _place(name: Any, dir_fd: int | None) -> Path:
-    return Path(os.readlink(f"/proc/self/fd/{dir_fd}")) / name if dir_fd is not None else Path(name)  # noqa: PTH115
+def _place(name: Any, dir_fd: int | None) -> str:
+    if dir_fd is None:
+        return os.fspath(name)  # type: ignore[no-any-return]
+    return f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{os.fspath(name)}"  # noqa: PTH115
 
 
 def _refuse_when_full(world: World, process: Process, name: str, args: Any, given: Any) -> None:
     if name == "write":
-        path = Path(os.readlink(f"/proc/self/fd/{args[0]}"))  # noqa: PTH115
+        path = os.readlink(f"/proc/self/fd/{args[0]}")  # noqa: PTH115
     else:
         path = _place(args[1] if name in ("link", "symlink") else args[0], given.get("dir_fd"))
-    on_volume = path.is_relative_to(world.volume)
+    on_volume = path.startswith(f"{world.volume}/")
     if world.faults.volume_full if on_volume else getattr(process.host, "full", False):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def _tell(world: World, process: Process, name: str, args: Any, given: Any) -> None:
     source, target = (_place(each, given.get("dir_fd")) for each in args)
-    if name == "rename":
-        rename_noted(process.host, source, target)
-    if target.is_relative_to(world.volume):
+    if target.startswith(f"{world.volume}/"):
         world.observer.moved(process, source, target, linked=name == "link")
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +35,8 @@ class PodHost(Host):
         self.full = False
         self.told_to_stop = False
         self.starts = 0
-        self.synced: dict[str, int] = {}
-        """Bytes of each file on its disk that were flushed."""
+        self.synced: dict[int, int] = {}
+        """Bytes of each file that were flushed, by inode."""
         self._pid = 6
 
     def new_process(self, name: str) -> Process:
@@ -94,8 +93,9 @@ class PodHost(Host):
         self.up = False
         self._kill_all()
         rng = self.world.loop.rng
-        for path in sorted([*self.folder.rglob("*.log"), *self.folder.rglob("attempt.json")]):
-            size, synced = path.stat().st_size, self.synced.get(str(path), 0)
+        for path in sorted(self.folder.rglob("*.log")):
+            found = path.stat()
+            size, synced = found.st_size, self.synced.get(found.st_ino, 0)
             if size > synced:
                 kept = rng.randint(synced, size)
                 with path.open("r+b") as file:
@@ -139,11 +139,5 @@ def base_settings() -> Settings:
 
 def sync_noted(host: Host, fd: int) -> None:
     if isinstance(host, PodHost):
-        with suppress(OSError):
-            host.synced[os.readlink(f"/proc/self/fd/{fd}")] = os.fstat(fd).st_size  # noqa: PTH115
-
-
-def rename_noted(host: Host, source: Path, target: Path) -> None:
-    """What was flushed stays so under another name."""
-    if isinstance(host, PodHost) and (size := host.synced.pop(str(source), None)) is not None:
-        host.synced[str(target)] = size
+        found = os.fstat(fd)
+        host.synced[found.st_ino] = found.st_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -103,6 +104,7 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="relay-sim-", dir=SHM if SHM.is_dir() else None))
         self.volume = self.folder / "volume"
         self.volume.mkdir()
+        self.ckpt = f"{self.volume}/runs/{self.plan.run_id}/ckpt"
         self.net = Network(self.loop)
         self.net.delay = self.loop.rng.choice([0.001, 0.02, 0.1])
         host = Host(self.loop, "laptop", rate=self._rate(), booted=self.loop.rng.uniform(10, 1e6))
@@ -127,6 +129,7 @@ class World:
 
     def run(self) -> Result:
         result = self._result
+        gc.disable()  # it has nothing to find before a world is over, and much to look through
         try:
             with patched(self):
                 try:
@@ -141,6 +144,7 @@ class World:
                     self.loop.bury()
                     self.commander.crash()
         finally:
+            gc.enable()
             self.loop.close()
             self._close_files()
             shutil.rmtree(self.folder, ignore_errors=True)
