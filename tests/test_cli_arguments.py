@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -144,6 +145,7 @@ def judge(program: str, line: list[str], capsys: pytest.CaptureFixture[str]) -> 
         assert len(err.splitlines()) == 1 or (program == "relay-agent" and not err and out), err
         assert len(err) < 1_500
         assert not err or err.startswith(f"{program}: ")
+    assert not re.search(r"[?!]\.(\s|$)", err), "two ends of one sentence"
     assert "Traceback" not in err + out
     assert "\x1b" not in err + out
     assert "\0" not in err + out
@@ -240,6 +242,22 @@ def test_a_name_that_no_host_can_have_is_no_commander_that_did_not_prove_itself(
 def test_what_would_be_left_unheard_is_refused(line: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("relay-tui", cli, line) == Exit.USAGE
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "words"),
+    [
+        ("relay-tui", ["statu"], "No such command 'statu'. Did you mean 'status'? see `relay-tui --help`"),
+        ("relay-tui", ["runs", "--jsn"], "No such option '--jsn'. Did you mean '--json'? see `relay-tui runs --help`"),
+        ("relay-tui", ["qqq"], "No such command 'qqq'. see `relay-tui --help`"),
+        ("relay-agent", ["doctr"], "No such command 'doctr'. Did you mean 'doctor'? see `relay-agent --help`"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(
+    program: str, line: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(program, GROUPS[program], line) == Exit.USAGE
+    assert capsys.readouterr().err == f"{program}: {words}\n"
 
 
 def test_help_of_a_command_shows_only_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:

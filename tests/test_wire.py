@@ -128,6 +128,14 @@ def test_text_is_cleaned(raw: str, shown: str) -> None:
     assert clean(raw) == shown
 
 
+def test_an_error_of_parts_has_one_end_a_sentence() -> None:
+    assert str(RelayError("x", "it is full", "make room")) == "it is full. make room"
+    assert str(RelayError("x", "did you mean y?", "see z")) == "did you mean y? see z"
+    assert str(RelayError("x", "it is full.")) == "it is full."
+    assert str(RelayError("x", "Broken pipe. ", "look")) == "Broken pipe. look"
+    assert str(RelayError("x", "")) == ""
+
+
 def test_one_is_one_and_not_many() -> None:
     assert [counted(n, "file") for n in (0, 1, 2, 1_000)] == ["0 files", "1 file", "2 files", "1,000 files"]
     assert counted(1, "process", "processes") == "1 process"

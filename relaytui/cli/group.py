@@ -9,7 +9,7 @@ import click
 
 from relaytui import __version__
 from relaytui.cli.options import Given, Target, target_options, usage
-from relaytui.shell.arguments import WORDS
+from relaytui.shell.arguments import WORDS, shown
 
 COMMANDS = {
     # name: (module, attribute, one line of help). Loaded only when called, so that --help and --version stay quick.
@@ -59,6 +59,17 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, 1)
+            ctx.fail(f"No such command {shown(name)}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -11,7 +11,7 @@ import click
 
 from relaytui.shell.interrupt import INTERRUPTED, leave_at_once
 from relaytui.shell.streams import Unwritable, settle_streams
-from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.errors import Exit, RelayError, sentences
 from relaytui.wire.text import clean
 
 READER_GONE = 141
@@ -46,7 +46,7 @@ def run(name: str, command: click.Command, args: Sequence[str] | None = None) ->
         return error.exit_code
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else name
-        say(f"{error.format_message().strip().rstrip('.')[: MAX_WORDS - 200]}. see `{where} --help`")
+        say(sentences(error.format_message()[: MAX_WORDS - 200], f"see `{where} --help`"))
         return error.exit_code
     except click.ClickException as error:
         say(error.format_message())

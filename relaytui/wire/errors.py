@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+_ENDS = (".", "?", "!", "…", ":")
+
 
 class Exit(IntEnum):
     """Exit codes of both programs. A trainer's own code is passed through by the agent."""
@@ -32,4 +34,10 @@ class RelayError(Exception):
         """HTTP status, where the error is an answer."""
 
     def __str__(self) -> str:
-        return f"{self.message}. {self.hint}" if self.hint else self.message
+        return sentences(self.message, self.hint)
+
+
+def sentences(*parts: str) -> str:
+    """What is there of the parts, one after another. A part made elsewhere may end as a sentence already."""
+    *before, last = [said for part in parts if (said := part.strip())] or [""]
+    return " ".join([*(part if part.endswith(_ENDS) else f"{part}." for part in before), last])
