@@ -34,7 +34,7 @@ from relaytui.wire.messages import (
     Welcome,
 )
 from relaytui.wire.status import Stream
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 if TYPE_CHECKING:
     import aiohttp
@@ -411,7 +411,7 @@ class Link:
             if refused.code == "gap":
                 lost = lane.resume(refused.expected)
                 if lost:
-                    self._say(f"the commander lost {lost} reports that it had acknowledged ({lane.stream})")
+                    self._say(f"the commander lost {counted(lost, 'report')} that it had acknowledged ({lane.stream})")
                 self._wake.set()
                 return
             self._stuck[lane] = refused.code  # sending it again in this session would be refused again
