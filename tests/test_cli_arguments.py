@@ -261,7 +261,7 @@ def test_a_slip_is_answered_with_what_was_meant(
 
 
 def test_help_of_a_command_shows_only_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("serve", "stop", "token"):
+    for name in ("serve", "stop", "token", "backup", "restore"):
         assert run("relay-tui", cli, [name, "--help"]) == Exit.OK
         words = capsys.readouterr().out
         assert "--state" in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from commander_kit import Agent, FakeClock, Kit, ended, published, running, started, until
 
+from relaytui.client.api import whoami_here
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.store.backup import KEPT, back_up, backups, copy_whole, is_due
 from relaytui.commander.store.restore import EPOCHS_APART, finish, restore
@@ -534,6 +536,31 @@ def relay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([RELAY, *arguments], capture_output=True, text=True, timeout=60, check=False, env=kept)
 
 
+async def events_of(state: Path) -> str:
+    async with running(state):
+        return (await asyncio.to_thread(relay, "events", "--json", "--state", state)).stdout
+
+
+async def test_the_commands_say_it_to_programs_too(state: Path, tmp_path: Path) -> None:
+    before = time.time()
+    done = await asyncio.to_thread(relay, "backup", "--json", "--state", state)
+    said = json.loads(done.stdout)
+    assert said.keys() == {"path", "bytes", "at", "seconds", "verified"}
+    made = backups(state)[0]
+    assert (said["path"], said["bytes"], said["verified"]) == (str(made), made.stat().st_size, True)
+    assert before <= said["at"] <= time.time()
+    assert said["seconds"] >= 0
+    done = await asyncio.to_thread(relay, "restore", made, "--json", "--state", state)
+    said = json.loads(done.stdout)
+    assert said.keys() == {"path", "at", "replaced", "epoch_floor"}
+    assert said["path"] == str(made)
+    assert Path(said["replaced"]).name.startswith("relay.db.replaced-")
+    assert said["epoch_floor"] > 0
+    assert done.stderr == ""
+    missing = await asyncio.to_thread(relay, "backup", "--json", "--state", state, "--to", made)
+    assert (missing.returncode, missing.stdout) == (Exit.STATE, "")
+
+
 async def test_the_commands(state: Path, tmp_path: Path) -> None:
     done = await asyncio.to_thread(relay, "backup", "--state", state)
     assert done.returncode == 0, done.stderr
@@ -549,6 +576,8 @@ async def test_the_commands(state: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "replaced" in done.stderr
     assert done.stdout == ""
+    who = [event for event in json.loads(await events_of(state))["events"] if event["kind"] == "commander.restored"]
+    assert [event["actor"] for event in who] == [whoami_here()], "as of every act of an operator"
     for arguments in (("restore", tmp_path / "nothing"), ("backup", "--to", tmp_path / "mine.db")):
         refused = await asyncio.to_thread(relay, *arguments, "--state", state)
         assert refused.returncode == Exit.STATE

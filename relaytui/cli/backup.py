@@ -8,42 +8,61 @@ from pathlib import Path
 
 import click
 
-from relaytui.cli.options import Target, target_options
+from relaytui.cli.options import Target, json_option, state_option
+from relaytui.cli.output import print_json, printable
 from relaytui.shell.arguments import PATH
-from relaytui.wire.errors import Exit, RelayError
 
 
 @click.command()
 @click.option("--to", type=PATH, help="File to write, instead of one in the state folder's backups/.")
-@target_options
-def backup(target: Target, to: Path | None) -> None:
+@state_option
+@json_option
+def backup(target: Target, to: Path | None, as_json: bool) -> None:
     """Copy who may train what, runs, checkpoints and events into one file, and print its name.
 
     It is checked row by row before it gets its name. Whether a commander runs meanwhile does not matter; it makes one a
-    day by itself. Not in it: steps and log lines, and the folder's key, of which you keep a copy of your own.
+    day by itself. Not in it: steps and log lines, and the folder's key, of which you keep a copy of your own. With
+    --json one object: path, bytes, at (seconds since 1970), seconds (how long it took), verified.
+
+    \b
+    Example:
+      relay-tui backup --to /mnt/other-disk/relay-$(date +%F).db
     """
-    here(target)
     from relaytui.commander.store.backup import back_up, copy_whole
     from relaytui.commander.store.database import RELAY
 
+    at, began = time.time(), time.monotonic()
     if to is None:
-        made = back_up(target.state, time.time())
+        made = back_up(target.state, at)
     else:
-        made = to.expanduser()
+        made = to
         copy_whole(target.state / RELAY.file, made)
-    click.echo(str(made))
+    if not as_json:
+        click.echo(str(made))
+        return
+    took = round(time.monotonic() - began, 3)
+    # Where it is not whole there is none: that is an error, with an exit code of its own.
+    print_json({"path": printable(made), "bytes": made.stat().st_size, "at": at, "seconds": took, "verified": True})
 
 
 @click.command()
 @click.argument("file", type=PATH)
-@target_options
-def restore(target: Target, file: Path) -> None:
+@state_option
+@json_option
+def restore(target: Target, file: Path, as_json: bool) -> None:
     """Put the backup FILE in the place of the commander's state. What was there is kept beside it.
 
     Stop the commander first. At the next start, agents that hold a lease keep it, those that were granted one after the
-    backup register again, and for the length of a lease nobody else is granted a run.
+    backup register again, and for the length of a lease nobody else is granted a run. With --json one object: path, at,
+    replaced (what was there, null where nothing was), epoch_floor.
+
+    \b
+    Example:
+      relay-tui stop
+      relay-tui restore ~/.local/state/relay-tui/backups/relay-20270115T080000Z.db
+      relay-tui serve
     """
-    here(target)
+    from relaytui.client.api import whoami_here
     from relaytui.commander.folder import StateFolder
     from relaytui.commander.settings import CommanderSettings
     from relaytui.commander.store.restore import restore as put_back
@@ -51,16 +70,13 @@ def restore(target: Target, file: Path) -> None:
     settings = CommanderSettings.from_env(os.environ, state=target.state)
     folder = StateFolder(settings.state, keyless=True, allow_network=settings.allow_network_state)
     try:
-        done = put_back(folder.path, file.expanduser(), time.time())
+        at = time.time()
+        done = put_back(folder.path, file, at, actor=whoami_here())
     finally:
         folder.close()
+    if as_json:
+        replaced = None if done.aside is None else printable(done.aside)
+        print_json({"path": printable(file), "at": at, "replaced": replaced, "epoch_floor": done.epoch_floor})
+        return
     kept = f"; what was there is {done.aside}" if done.aside is not None else ""
     click.echo(f"restored from {file}{kept}; epochs go on above {done.epoch_floor}", err=True)
-
-
-def here(target: Target) -> None:
-    if target.connect:
-        raise RelayError(
-            "usage", "a commander's state is a folder of its machine", "go there, and leave out --connect",
-            exit_code=Exit.USAGE,
-        )  # fmt: skip

@@ -50,8 +50,8 @@ class Restored:
     epoch_floor: int
 
 
-def restore(state: Path, source: Path, at: float) -> Restored:
-    """Puts `source` in the place of the state folder's relay.db. The caller holds the folder's lock.
+def restore(state: Path, source: Path, at: float, *, actor: str = "operator") -> Restored:
+    """Puts `source` in the place of the state folder's relay.db. The caller holds the folder's lock; `actor` did it.
 
     RelayError where it is no whole backup; nothing has changed then.
     """
@@ -60,7 +60,7 @@ def restore(state: Path, source: Path, at: float) -> Restored:
     _remove(work)
     try:
         copy_whole(source, work)
-        floor = _adapt(work, source, state / RELAY.file, at)
+        floor = _adapt(work, source, state / RELAY.file, at, actor)
         pending = state / f"{_PENDING}{stamp(at)}"
         sync_file(work)
         work.rename(pending)  # from here on it is restored: whoever opens the folder next finishes it
@@ -112,7 +112,7 @@ def _of_backup(error: RelayError, work: Path, source: Path, state: Path) -> Rela
     return RelayError(error.code, message, hint, exit_code=error.exit_code, status=error.status)
 
 
-def _adapt(work: Path, source: Path, current: Path, at: float) -> int:
+def _adapt(work: Path, source: Path, current: Path, at: float, actor: str) -> int:
     """Makes the copy a history of its own; the floor of its epochs."""
     db = open_database(work, RELAY)  # upgraded and read row by row
     try:
@@ -129,7 +129,7 @@ def _adapt(work: Path, source: Path, current: Path, at: float) -> int:
         # Whatever clock they were counted on: what still runs gets its full length at the next start.
         db.execute("UPDATE leases SET boot_id = '', grace = 0")
         message = f"from the backup {clean(source.name, 128)}; epochs go on above {floor}"
-        history.add_event(tx, at, "commander.restored", "operator", message)
+        history.add_event(tx, at, "commander.restored", clean(actor, 128), message)
         db.execute("COMMIT")
         db.execute("PRAGMA journal_mode=DELETE")
     finally:
