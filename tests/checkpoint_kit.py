@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -149,18 +151,28 @@ class FaultyDisk(Disk):
 
 
 class ObjectDisk(FaultyDisk):
-    """As an object store mounted as a folder: every file of a renamed folder goes by itself, and there are no hard
-    links."""
+    """As an object store mounted as a folder: every file of a renamed folder goes by itself, a file is copied before
+    its old name goes, and there are no hard links."""
 
     def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
         if dir_fd is not None or not Path(source).is_dir():
-            super().rename(source, target, dir_fd=dir_fd)
+            self._do(f"copy {source} {target}", lambda: self._copy(str(source), str(target), dir_fd))
+            self._do(f"unlink {source}", lambda: os.unlink(source, dir_fd=dir_fd))
             return
         source, target = Path(source), Path(target)
         self._do(f"mkdir {target}", target.mkdir)
         for path in sorted(source.iterdir()):
             self.rename(path, target / path.name)
         self._do(f"rmdir {source}", source.rmdir)
+
+    def _copy(self, source: str, target: str, dir_fd: int | None) -> None:
+        """Whole when it is seen, as an object is."""
+        between = f"{target}.between"
+        if stat.S_ISLNK(os.stat(source, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            os.symlink(os.readlink(source, dir_fd=dir_fd), between, dir_fd=dir_fd)
+        else:
+            os.link(source, between, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        os.rename(between, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")

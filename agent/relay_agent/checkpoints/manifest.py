@@ -21,6 +21,10 @@ from relaytui.wire.text import counted
 __all__ = ["MANIFEST", "VERSION", "FileEntry", "Manifest", "Sealed", "Torn", "read", "sizes_match", "verify"]
 
 MANIFEST = "manifest.json"
+SEALING = f".{MANIFEST}.tmp"
+"""What becomes the manifest. An object store copies it before it goes: both may be there where that was interrupted."""
+OURS = (MANIFEST, SEALING, UNFINISHED)
+"""Top-level names that are no part of what was saved."""
 VERSION = 1
 MAX_BYTES = 64 << 20
 MAX_SEQ = 2**53
@@ -123,7 +127,7 @@ def sizes_match(sealed: Sealed) -> bool:
     """Whether every listed file is there with its size, and no other: the cheap half of `verify`."""
     try:
         with folder(sealed.path) as root:
-            _compare(sealed.manifest, walk(root, ignore=(MANIFEST, UNFINISHED)))
+            _compare(sealed.manifest, walk(root, ignore=OURS))
     except (Torn, OSError):
         return False
     return True
@@ -138,7 +142,7 @@ def verify(path: Path, run_id: str | None = None, check: Check = never) -> Manif
     try:
         with folder(path) as root:
             manifest = _read(root, path, run_id).manifest
-            tree = walk(root, ignore=(MANIFEST, UNFINISHED))
+            tree = walk(root, ignore=OURS)
             _compare(manifest, tree)
             hashes = hash_files(root, tree.files, check=check)
     except OSError as error:

@@ -24,6 +24,7 @@ from relay_agent.checkpoints.line import Line, survey
 from relay_agent.checkpoints.manifest import (
     MANIFEST,
     MAX_BYTES,
+    SEALING,
     VERSION,
     FileEntry,
     Manifest,
@@ -270,11 +271,10 @@ def _is_now(root: int, path: Path) -> bool:
 def _seal(disk: Disk, root: int, run: RunFolder, manifest: Manifest) -> Sealed:
     """Write the manifest, all of it or nothing, and take the marker away."""
     data = manifest.encode()
-    temporary = f".{MANIFEST}.tmp"
     with suppress(FileNotFoundError):
-        disk.unlink(temporary, dir_fd=root)
-    write_new(disk, temporary, data, dir_fd=root)
-    disk.rename(temporary, MANIFEST, dir_fd=root)
+        disk.unlink(SEALING, dir_fd=root)
+    write_new(disk, SEALING, data, dir_fd=root)
+    disk.rename(SEALING, MANIFEST, dir_fd=root)
     with suppress(FileNotFoundError):
         disk.unlink(MARKER, dir_fd=root)
     disk.fsync(root)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay_agent.checkpoints.disk import folder, names, read_file
-from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, decode
+from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, decode
 from relay_agent.checkpoints.tree import Found, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.clock import Clock
 
 MARKER = "COMPLETE"
-OURS = (MARKER, MANIFEST, f".{MANIFEST}.tmp")
+OURS = (MARKER, MANIFEST, SEALING)
 """Top-level names in a staged folder that are not part of what was saved."""
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
 UNKNOWN_END = 256
