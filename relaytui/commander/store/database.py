@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -37,9 +38,14 @@ class Schema:
         return tuple(self.file + suffix for suffix in SIDE_FILES)
 
     def migrations(self) -> list[str]:
-        folder = resources.files("relaytui.commander.store.schema").joinpath(self.name)
-        files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
-        return [entry.read_text(encoding="utf-8") for entry in files]
+        return list(_migrations(self.name))
+
+
+@lru_cache(maxsize=2)
+def _migrations(name: str) -> tuple[str, ...]:
+    folder = resources.files("relaytui.commander.store.schema").joinpath(name)
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
+    return tuple(entry.read_text(encoding="utf-8") for entry in files)
 
 
 RELAY = Schema("relay", wal_limit=16 << 20, checked=True)

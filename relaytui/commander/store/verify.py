@@ -5,9 +5,11 @@ What is damaged is found at the start, with a name and a way out, and not by the
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,16 @@ _ROWS: dict[str, list[tuple[str, str, Read]]] = {
     "telemetry": [("streams", f"SELECT {telemetry.LAST} FROM streams", telemetry.last_row)],  # noqa: S608 - ours
 }
 
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_COLUMNS = """
+  SELECT t.name, c.name, c.type, c."notnull", c.pk FROM sqlite_master t, pragma_table_xinfo(t.name) c
+    WHERE t.type = 'table'
+"""
+_INDEXES = """
+  SELECT t.name, i.name, i."unique", c.name
+    FROM sqlite_master t, pragma_index_list(t.name) i, pragma_index_info(i.name) c
+    WHERE t.type = 'table' ORDER BY t.name, i.name, c.seqno
+"""
 _ACTIVE = ", ".join(f"'{status}'" for status in sorted(ACTIVE))
 _NO_ATTEMPT = """
   SELECT run_id FROM leases WHERE NOT EXISTS (SELECT 1 FROM attempts a
@@ -99,29 +111,28 @@ def check_pages(db: sqlite3.Connection, path: Path, *, always: bool) -> None:
 
 def check_tables(db: sqlite3.Connection, path: Path, migrations: Iterable[str]) -> None:
     """Every table, column and index that these migrations make is there, as they make it."""
-    model = sqlite3.connect(":memory:")
-    try:
-        for script in migrations:
-            model.executescript(script)
-        missing = _facts(model) - _facts(db)
-    finally:
-        model.close()
+    missing = _facts_of(tuple(migrations)) - _facts(db)
     if missing:
         kind, table, name, *_ = sorted(missing, key=lambda fact: (fact[0], fact[1], fact[2]))[0]
         what = f"table {table}" if kind == "a table" else f"{kind} {name} of table {table}"
         raise damaged(path, f"{what} is missing or not as Relay made it")
 
 
+@lru_cache(maxsize=8)
+def _facts_of(migrations: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as model:
+        for script in migrations:
+            model.executescript(script)
+        return frozenset(_facts(model))
+
+
 def _facts(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
-    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    facts: set[tuple[Any, ...]] = set()
-    for table in tables:
-        facts.add(("a table", table, ""))
-        for _, name, kind, not_null, _, key, _ in db.execute("SELECT * FROM pragma_table_xinfo(?)", (table,)):
-            facts.add(("column", table, name, kind, not_null, key))
-        for _, name, unique, *_ in db.execute("SELECT * FROM pragma_index_list(?)", (table,)):
-            inside = tuple(row[2] for row in db.execute("SELECT * FROM pragma_index_info(?)", (name,)))
-            facts.add(("index", table, name, unique, inside))
+    facts: set[tuple[Any, ...]] = {("a table", table, "") for (table,) in db.execute(_TABLES)}
+    facts.update(("column", *row) for row in db.execute(_COLUMNS))
+    inside: dict[tuple[Any, ...], list[Any]] = {}
+    for table, index, unique, column in db.execute(_INDEXES):
+        inside.setdefault((table, index, unique), []).append(column)
+    facts.update(("index", *index, tuple(columns)) for index, columns in inside.items())
     return facts
 
 
