@@ -146,3 +146,17 @@ def test_a_wrong_secret_is_not_called_no_commander(commander: Rig) -> None:
     assert agent.wait(20) == 77
     assert "no commander" not in agent.says()
     assert len(agent.says().splitlines()) == 1
+
+
+def test_https_to_a_commander_that_speaks_http_is_named(commander: Rig) -> None:
+    code, check = failed(commander, COMMANDER_URL=commander.url.replace("http:", "https:"))
+    assert (code, check["what"]) == (69, "commander")
+    assert check["why"].endswith(": this speaks http, not https")
+    assert check["todo"] == f"write {commander.url}"
+
+
+@pytest.mark.parametrize(("secret", "warned"), [("fifteen-letters", True), ("sixteen-letters-", False)])
+def test_a_secret_that_can_be_guessed_is_said(commander: Rig, secret: str, warned: bool) -> None:
+    lines = doctor(commander, RELAY_SHARED_SECRET=secret).stdout.splitlines()
+    assert any(line.startswith("WARN  secret — RELAY_SHARED_SECRET has 15 characters") for line in lines) is warned
+    assert not any(secret in line for line in lines)

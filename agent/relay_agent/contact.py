@@ -19,12 +19,15 @@ from relaytui.wire.codec import decode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import MAX_FRAME
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
+from relaytui.wire.scheme import instead_words, spoken_instead, untrusted
 from relaytui.wire.text import clean
 
 if TYPE_CHECKING:
     import aiohttp
 
 TIMEOUT = 10.0
+PROOF_TIMEOUT = 5.0
+"""Seconds for the first answer: a commander gives it within milliseconds; one that is busy, or far, within a few."""
 MAX_ANSWER = 64 << 10
 
 
@@ -73,7 +76,9 @@ class Contact:
         nonce = secrets.token_hex(32)
         if self._key is None:
             self._key = await asyncio.to_thread(proof_key, self._token)
-        status, body = await self._get(session, "/api/health", {CHALLENGE_HEADER: nonce})
+        status, body = await self._get(session, "/api/health", {CHALLENGE_HEADER: nonce}, PROOF_TIMEOUT)
+        if status == 400 and (spoken := await spoken_instead(self.url)):
+            raise self._unavailable(*instead_words(self.url, spoken))
         if status >= 500:
             raise RelayError("unavailable", f"{self.url} answers {status}", "", exit_code=Exit.UNAVAILABLE)
         if status != 200:
@@ -126,33 +131,45 @@ class Contact:
                     "unavailable", f"{self.url}/ws/agent answers {error.status}", exit_code=Exit.UNAVAILABLE
                 ) from None
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise self._nobody(error) from None
+                raise await self._nobody(error) from None
             try:
                 yield socket
             except (aiohttp.ClientError, ConnectionError) as error:
-                raise self._nobody(error) from None
+                raise self._unavailable(plain_words(error)) from None
             finally:
                 await socket.close()
 
-    async def _get(self, session: aiohttp.ClientSession, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    async def _get(
+        self, session: aiohttp.ClientSession, path: str, headers: dict[str, str], seconds: float = TIMEOUT
+    ) -> tuple[int, bytes]:
         import aiohttp
 
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=0.8 * seconds)
         try:
-            async with session.get(self.url + path, headers=headers, allow_redirects=False) as answer:
+            async with session.get(self.url + path, headers=headers, allow_redirects=False, timeout=timeout) as answer:
                 return answer.status, await answer.content.read(MAX_ANSWER)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise self._nobody(error) from None
+        except aiohttp.ConnectionTimeoutError as error:
+            raise self._unavailable(plain_words(error)) from None
+        except TimeoutError:
+            words = f"something listens there and did not answer within {seconds:g} s"
+            raise self._unavailable(words, "a commander that is stopped or very busy, or something else") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise await self._nobody(error) from None
 
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"}
 
-    def _nobody(self, error: BaseException) -> RelayError:
-        return RelayError(
-            "unavailable",
-            plain_words(error),
-            "start it with `relay-tui serve`, or correct COMMANDER_URL",
-            exit_code=Exit.UNAVAILABLE,
-        )
+    async def _nobody(self, error: BaseException) -> RelayError:
+        """Why there was no answer; one that listens may have been spoken to in the wrong way."""
+        inner = getattr(error, "os_error", error)
+        refused = isinstance(inner, ConnectionRefusedError | socket.gaierror | ssl.SSLCertVerificationError)
+        if not refused and (spoken := await spoken_instead(self.url)):
+            return self._unavailable(*instead_words(self.url, spoken))
+        return self._unavailable(plain_words(error))
+
+    @staticmethod
+    def _unavailable(why: str, todo: str = "start it with `relay-tui serve`, or correct COMMANDER_URL") -> RelayError:
+        return RelayError("unavailable", why, todo, exit_code=Exit.UNAVAILABLE)
 
     def _stranger(self, what: str) -> RelayError:
         return RelayError(
@@ -187,6 +204,8 @@ def plain_words(error: BaseException) -> str:
         return "timed out"
     if isinstance(inner, socket.gaierror):
         return "name not found"
+    if why := untrusted(inner):
+        return why
     text = clean(str(error), 200) or type(error).__name__
     if isinstance(inner, OSError) and not isinstance(inner, ssl.SSLError):
         told = re.search(r"\[Errno (\d+)\]", str(inner))  # of several addresses, the first

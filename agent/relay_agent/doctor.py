@@ -17,7 +17,8 @@ from relay_agent.trainer import exec_trouble, find_launch, pod_environment, refu
 from relay_agent.volume import probe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.text import clean
+from relaytui.wire.proof import SHORT_SECRET
+from relaytui.wire.text import clean, counted
 
 MAX_SKEW = 5.0
 
@@ -191,6 +192,12 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         )
         yield _fail("token", missing)
         return
+    if (length := len(settings.shared_secret)) < SHORT_SECRET:
+        yield _warn(
+            "secret",
+            f"RELAY_SHARED_SECRET has {counted(length, 'character')}, and whoever reaches the commander may guess it",
+            "leave it unset there and give pods what `relay-tui token worker` prints, or set 32 random characters",
+        )
     if not settings.commander_url:
         return  # said already
     contact = Contact(settings.commander_url, settings.shared_secret)

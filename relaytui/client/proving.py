@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
+import ssl
 
 import aiohttp
 
@@ -13,6 +15,7 @@ from relaytui.client.endpoint import Endpoint
 from relaytui.wire.codec import decode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
+from relaytui.wire.scheme import instead_words, spoken_instead, untrusted
 from relaytui.wire.text import clean
 
 MAX_HEALTH_BYTES = 65_536
@@ -43,7 +46,9 @@ def unreachable(url: str, error: BaseException | None = None) -> RelayError:
 
 def _in_words(error: BaseException | None) -> str:
     """What the system says of a failed connection, without the library's way of putting it."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    cause = getattr(error, "os_error", error)
+    if why := untrusted(cause):
+        return why
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
         return os.strerror(cause.errno).lower()
     if isinstance(error, aiohttp.ClientConnectorDNSError):
@@ -66,12 +71,16 @@ async def prove_commander(session: aiohttp.ClientSession, endpoint: Endpoint) ->
     except (aiohttp.ClientConnectionError, OSError) as error:
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             raise _silent(endpoint) from None
+        await _refuse_wrong_scheme(endpoint, error)
         raise unreachable(endpoint.url, error) from None
     except (aiohttp.ClientError, ValueError) as error:
+        await _refuse_wrong_scheme(endpoint, error)
         raise _stranger(endpoint, f"it does not speak HTTP as a commander does: {clean(str(error), 120)}") from None
     try:
         health = decode(body, Health)
     except RelayError:
+        if status == 400:
+            await _refuse_wrong_scheme(endpoint)
         raise _stranger(endpoint, f"it answered {status} with something else than a commander's health") from None
     # Slow by design (it is stretched); the event loop goes on meanwhile.
     key = await asyncio.to_thread(proof_key, endpoint.token)
@@ -81,6 +90,17 @@ async def prove_commander(session: aiohttp.ClientSession, endpoint: Endpoint) ->
     if health.name == "relay":
         raise _stranger(endpoint, "it is a commander of another state folder, or the token is not one of its own")
     raise _stranger(endpoint, "it is not a commander")
+
+
+async def _refuse_wrong_scheme(endpoint: Endpoint, error: BaseException | None = None) -> None:
+    """RelayError where http was spoken to one that wants https, or the other way round."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, ConnectionRefusedError | ssl.SSLCertVerificationError | TimeoutError | socket.gaierror):
+        return
+    if spoken := await spoken_instead(endpoint.url):
+        what, todo = instead_words(endpoint.url, spoken)
+        message = f"no commander answers at {endpoint.url}: {what}"
+        raise RelayError("unreachable", message, todo, exit_code=Exit.UNAVAILABLE, status=0)
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

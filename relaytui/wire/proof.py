@@ -17,6 +17,8 @@ CHALLENGE_HEADER = "X-Relay-Challenge"
 NONCE_PATTERN = re.compile(r"^[0-9a-f]{32,64}\Z")
 STRETCH_ROUNDS = 100_000
 """A shared secret may be weak and anyone may ask for a proof, so guessing from proofs is made slow."""
+SHORT_SECRET = 16
+"""One with fewer characters may be guessed all the same."""
 
 Role = Literal["operator", "worker"]
 
