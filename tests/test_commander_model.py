@@ -6,13 +6,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from commander_kit import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
-from relaytui.commander.http.frames import Envelope
+from relaytui.commander.http.frames import Envelope, Frame, read_frame
 from relaytui.commander.model.lease import RECONNECT_WINDOW, Deny, Lease, LeaseState, Refuse, after_restart
 from relaytui.commander.model.run import CAUSE_OF, RULES, Cause, Run, change
 from relaytui.commander.services.board import Board
@@ -77,6 +78,51 @@ def test_the_envelope_is_the_wires_reports() -> None:
     assert [field.name for field in fields(Envelope)] == [field.name for field in fields(Reports)]
     for ours, wire in zip(fields(Envelope), fields(Reports), strict=True):
         assert ours.name == "reports" or ours.type == wire.type
+
+
+HEAD = '"type":"reports","run_id":"r","epoch":1,"token":"0123456789abcdef","stream":"telemetry","first_seq":1'
+LOG, GAP = '[{"type":"log","t":1,"n":1,"lines":["\\"reports\\":[]}"]}]', '[{"type":"gap","t":1,"n":2,"count":3}]'
+
+
+@pytest.mark.parametrize(
+    ("frame", "array"),
+    [
+        (f'{{{HEAD},"reports":{LOG}}}', LOG),
+        (f'{{"reports":{LOG},{HEAD}}}', LOG),
+        (f'{{{HEAD}, "reports" : {LOG} }}\n', LOG),
+        (f'{{{HEAD},"reports":{LOG},"more":[]}}', LOG),
+        (f'{{{HEAD},"reports":{LOG},"more":{{"reports":[]}}}}', LOG),
+        (f'{{"more":{{"reports":{GAP}}},{HEAD},"reports":{LOG}}}', LOG),
+        (f'{{"more":[{{"reports":[]}}],{HEAD},"reports":{LOG}}}', LOG),
+        (f'{{{HEAD},"reports":{GAP},"reports":{LOG}}}', LOG),
+        (f'{{{HEAD},"reports": {GAP},"reports":{LOG}}}', LOG),
+        (f'{{{HEAD},"reports": {LOG},"more\\"reports":{GAP}}}', LOG),
+    ],
+)
+def test_wherever_the_array_stands_the_reports_are_those_of_one_json_object(frame: str, array: str) -> None:
+    whole = msgspec.json.decode(frame, type=Reports)
+    read = read_frame(frame.encode())
+    assert isinstance(read, Frame)
+    assert read.raw == array.encode()
+    assert Reports(read.run_id, read.epoch, read.token, read.stream, read.first_seq, read.reports) == whole
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        f'{{{HEAD},"reports":[]}}',
+        f'{{{HEAD},"reports":{LOG[:-1]}}}',
+        f'{{{HEAD},"reports":[{LOG}]}}',
+        f'{{{HEAD},"reports":{LOG}}}]}}',
+        f'{{"more":{{{HEAD},"reports":{LOG}}}',
+        f'{{"more\\"reports":{LOG}}}',
+        f'{{"type":"skip","reports":{LOG}}}',
+        f'"reports":{LOG}}}',
+    ],
+)
+def test_what_is_no_frame_of_reports_is_refused_wherever_its_array_stands(frame: str) -> None:
+    with pytest.raises(RelayError):
+        read_frame(frame.encode())
 
 
 class World:

@@ -1,4 +1,4 @@
-"""Frames from agents, decoded: one pass for most, two for reports, whose JSON array is also what gets stored."""
+"""Frames from agents, decoded in one pass; the JSON array of reports is also what gets stored."""
 
 from __future__ import annotations
 
@@ -43,13 +43,19 @@ class Frame(NamedTuple):
 _message: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     Hello | Acquire | Renew | Register | Envelope | Skip | OrderAck
 )
+_envelope = msgspec.json.Decoder(Envelope)
 _reports: msgspec.json.Decoder[list[AnyReport]] = msgspec.json.Decoder(
     Annotated[list[AnyReport], Meta(min_length=1, max_length=MAX_REPORTS)]
 )
+_ARRAY = b'"reports":['
+_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_frame(data: bytes) -> AgentMessage | Frame:
     """RelayError `bad_json` or `bad_field` says what is wrong."""
+    frame = _array_last(data)
+    if frame is not None:
+        return frame
     try:
         message = _message.decode(data)
         if type(message) is not Envelope:
@@ -59,9 +65,31 @@ def read_frame(data: bytes) -> AgentMessage | Frame:
         reports = _reports.decode(raw)
     except msgspec.ValidationError as error:
         raise RelayError("bad_field", clean(str(error), 300), "see docs/api.md", status=422) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _WRONG as error:
         raise RelayError("bad_json", f"not a JSON message: {clean(str(error), 200)}", "send JSON as text") from None
-    return Frame(message.run_id, message.epoch, message.token, message.stream, message.first_seq, reports, raw)
+    return _frame(message, reports, raw)
+
+
+def _array_last(data: bytes) -> Frame | None:
+    """Reports as agents write them, with their array at the end: where it begins and ends is known without reading it.
+
+    None for any other message, and for what is wrong. With no backslash before them the bytes looked for begin a name,
+    so an envelope and an array that are whole JSON each are the message that came.
+    """
+    at = data.find(_ARRAY)
+    if at < 1 or data[at - 1 : at] == b"\\" or not data.endswith(b"]}"):
+        return None
+    raw = data[at + len(_ARRAY) - 1 : -1]
+    try:
+        return _frame(_envelope.decode(data[:at] + _ARRAY + b"]}"), _reports.decode(raw), raw)
+    except _WRONG:
+        return None
+
+
+def _frame(envelope: Envelope, reports: list[AnyReport], raw: bytes) -> Frame:
+    return Frame(
+        envelope.run_id, envelope.epoch, envelope.token, envelope.stream, envelope.first_seq, reports, raw
+    )  # fmt: skip
 
 
 def is_tidy(data: bytes) -> bool:
