@@ -170,9 +170,7 @@ class Telemetry:
             self._hub.points(run_id, "loss", points)
 
 
-def _after(
-    before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int, last_line: int
-) -> store.Last:
+def _after(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int, last_line: int) -> store.Last:
     """The last values once these reports were taken in. Read from the newest on: most is known after one look."""
     steps = [report for report in reports if type(report) is Step]
     step, total, rate, metrics, first_loss = before.step, before.total, before.rate, before.metrics, before.first_loss
