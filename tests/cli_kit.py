@@ -38,14 +38,14 @@ def relay(
 class Served:
     """A commander of its own process, with one run held by one worker of the original's kind."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, **variables: str) -> None:
         self.state = state
         self.process = subprocess.Popen(
             [RELAY, "serve", "--json", "--port", "0", "--state", state],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean_environment(),
+            env=clean_environment(**variables),
         )
         assert self.process.stdout is not None
         text = ""
@@ -71,10 +71,11 @@ class Served:
     def secret(self) -> str:
         return relay("token", "worker", "--state", self.state).stdout.strip()
 
-    def stop(self) -> None:
+    def stop(self) -> str:
+        """What it said on stderr."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=10)
+        return self.process.communicate(timeout=10)[1]
 
 
 @pytest.fixture(scope="module")

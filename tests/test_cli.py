@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from cli_kit import RELAY, Served, clean_environment, relay
 
+from relaytui.cli.serve import short_secret
+from relaytui.commander.settings import CommanderSettings
+
 
 def test_version_and_help_are_quick_and_load_no_screen() -> None:
     probe = (
@@ -256,6 +259,34 @@ def test_a_serve_that_cannot_be_leaves_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("variables", "warned"),
+    [
+        ({"RELAY_SHARED_SECRET": "hunter2"}, False),  # this machine's users only
+        ({"RELAY_SHARED_SECRET": "hunter2", "RELAY_HOST": "0.0.0.0", "RELAY_TLS_PROXY": "1"}, True),
+        ({"RELAY_SHARED_SECRET": "hunter2", "RELAY_TLS_PROXY": "1", "RELAY_PUBLIC_HOSTS": "relay.example.org"}, True),
+        ({"RELAY_SHARED_SECRET": "s" * 16, "RELAY_HOST": "0.0.0.0", "RELAY_TLS_PROXY": "1"}, False),
+        ({"RELAY_TLS_PROXY": "1"}, False),  # the folder's own token
+    ],
+)
+def test_a_secret_that_strangers_may_guess_is_said_at_the_start(
+    variables: dict[str, str], warned: bool, tmp_path: Path
+) -> None:
+    settings = CommanderSettings.from_env(variables, state=tmp_path)
+    said = short_secret(settings)
+    assert bool(said) == warned
+    if warned:
+        assert "RELAY_SHARED_SECRET has 7 characters" in said
+        assert "relay-tui token worker" in said
+        assert "\n" not in said
+        assert "hunter2" not in said
+
+
+def test_serve_says_it_once(tmp_path: Path) -> None:
+    commander = Served(tmp_path / "state", RELAY_SHARED_SECRET="hunter2", RELAY_TLS_PROXY="1")
+    assert commander.stop().count("RELAY_SHARED_SECRET has 7 characters") == 1
+
+
 def test_a_stranger_on_the_port_gets_no_token(tmp_path: Path) -> None:
     """The folder names an address where somebody else sits now: he hears a challenge and nothing more."""
     commander = Served(tmp_path / "state")
@@ -401,3 +432,12 @@ def test_the_lium_recipe_refuses_what_lium_would(arguments: tuple[str, ...], wor
     assert done.returncode == 2
     assert word in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_lium_recipe_says_that_the_secret_is_short() -> None:
+    for secret, warned in (("hunter2", True), ("s" * 16, False), ("", False)):
+        done = relay(*LIUM, "--template-id", "T", "--gpu", "H100", env=clean_environment(RELAY_SHARED_SECRET=secret))
+        assert done.returncode == 0
+        assert ("has 7 characters" in done.stderr) == warned
+        assert done.stderr.count("\n") == warned
+        assert "hunter2" not in done.stdout + done.stderr

@@ -6,6 +6,7 @@ process list. So the variables travel as a file: written here with mode 600, cop
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 import orjson
 
 from relaytui.cli.options import json_option, usage
+from relaytui.cli.serve import weak
 from relaytui.shell.arguments import RUN_ID, URL, Checked, Words
 from relaytui.wire.ids import is_id
 
@@ -117,6 +119,8 @@ def print_lium_command(as_json: bool, **options: str | int | None) -> None:
           --template-id TEMPLATE --gpu H100 --volume id:VOLUME | bash -e
     """
     steps = lium_steps(**options)  # type: ignore[arg-type]
+    if said := weak(os.environ.get("RELAY_SHARED_SECRET", "").strip()):
+        click.echo(said, err=True)
     if as_json:
         click.echo(
             orjson.dumps({"steps": [{"why": s.why, "command": s.command} for s in steps]}, option=orjson.OPT_INDENT_2)

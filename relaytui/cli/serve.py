@@ -15,6 +15,9 @@ import click
 from relaytui.cli.options import Target, json_option, state_option, usage
 from relaytui.cli.output import print_json, printable
 from relaytui.shell.arguments import WORDS, Seconds
+from relaytui.wire.errors import sentences
+from relaytui.wire.proof import SHORT_SECRET
+from relaytui.wire.text import counted
 from relaytui.wire.url import BadUrl, plain_url
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ async def _serve(
         os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds, new_key=new_key
     )
     check(settings)
+    if said := short_secret(settings):
+        click.echo(said, err=True)
     _take_descriptors()
     commander = Commander(settings)
     stopped = asyncio.Event()
@@ -69,6 +74,21 @@ async def _serve(
         say("stopping; runs train on and report when a commander is back\n")
     finally:
         await commander.stop()
+
+
+def short_secret(settings: CommanderSettings) -> str:
+    """What to say of a secret that others than this machine's users may try; nothing where it is long enough."""
+    outside = not settings.loopback or settings.tls_proxy or settings.public_hosts
+    return weak(settings.shared_secret) if outside else ""
+
+
+def weak(secret: str | None) -> str:
+    if not secret or len(secret) >= SHORT_SECRET:
+        return ""
+    return sentences(
+        f"RELAY_SHARED_SECRET has {counted(len(secret), 'character')}, and whoever reaches the commander may guess it",
+        "unset it and give pods what `relay-tui token worker` prints, or set 32 random characters",
+    )
 
 
 async def _first(*events: asyncio.Event) -> None:
