@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import shlex
 import shutil
@@ -12,15 +13,19 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from relaytui.cli import dashboard
+from relaytui.cli.options import Target
 from relaytui.client.discover import local_endpoint, read_key
 from relaytui.commander.embedded import EmbeddedCommander
 from relaytui.commander.settings import CommanderSettings
+from relaytui.dashboard.app import DashboardResult
+from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import derived_token
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
@@ -216,29 +221,53 @@ def test_the_first_frame_waits_for_nothing_that_only_what_follows_needs(
     foreign = {name.partition(".")[0] for name in ours} - set(sys.stdlib_module_names) - {"relaytui", "__main__"}
     assert foreign <= {"click", "msgspec", "orjson", "rich", "textual"}
     assert "relaytui.dashboard.screens.home" in ours
+    assert lines[2:] == ["False"], "the collector rests"
     assert sorted(name for name in ours if name.startswith(_NOT_BEFORE_THE_FIRST_FRAME)) == []
 
 
 _LOADED_AT_THE_FIRST_FRAME = """
-import sys
+import gc, sys
 from pathlib import Path
 import textual.app, textual.drivers.linux_driver
 textuals = " ".join(sys.modules)
 from relaytui.cli.main import main
 from relaytui.dashboard.app import DashboardApp
 def begin(app):
-    Path("loaded").write_text(textuals + "\\n" + " ".join(sys.modules))
+    Path("loaded").write_text(textuals + "\\n" + " ".join(sys.modules) + f"\\n{gc.isenabled()}")
     app.exit()
 DashboardApp._begin = begin
 main()
 """
 _NOT_BEFORE_THE_FIRST_FRAME = (
-    "email", "http.", "multiprocessing", "sqlite3", "ssl", "subprocess", "unittest", "urllib.request",
+    "email", "hashlib", "http.", "multiprocessing", "sqlite3", "ssl", "subprocess", "unittest", "urllib.request",
     "relaytui.commander",
     "relaytui.client.answers", "relaytui.client.api", "relaytui.client.feed", "relaytui.client.proving",
     "relaytui.dashboard.screens.dialogs", "relaytui.dashboard.screens.help", "relaytui.dashboard.screens.run",
     "relaytui.dashboard.widgets.chart", "relaytui.dashboard.widgets.filter", "relaytui.dashboard.widgets.log",
 )  # fmt: skip
+
+
+def test_the_collector_rests_until_the_first_frame_and_works_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[bool]()
+
+    def show(source: Callable[[], object], *, theme: str | None) -> DashboardResult:
+        seen.append(gc.isenabled())
+        source()  # asked for once the first frame is out
+        seen.append(gc.isenabled())
+        raise RelayError("ended", "before it was asked for anything")
+
+    monkeypatch.setenv("RELAY_TOKEN", "x" * 43)
+    monkeypatch.setattr(dashboard, "check_terminal", lambda: None)
+    monkeypatch.setattr(dashboard, "show", show)
+    try:
+        for _ in range(2):
+            with pytest.raises(RelayError, match="before it was asked"):
+                dashboard.open_dashboard(Target(Path("unused"), "http://127.0.0.1:9"), port=None, theme=None)
+            monkeypatch.setattr(dashboard, "_find_or_start", lambda *_: None)  # one that never comes so far
+        assert (seen, gc.isenabled()) == ([False, True, False, False], True)
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import locale
 import os
 import shutil
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 import click
 
 from relaytui.cli.options import Target
-from relaytui.cli.stop import until
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.files import append_plain
 
@@ -30,9 +30,11 @@ def open_dashboard(target: Target, *, port: int | None, theme: str | None) -> in
     """Attach to the commander meant, or start one in a thread of its own, and show it. Returns the exit code."""
     check_terminal()
     embedded: list[EmbeddedCommander] = []
+    gc.disable()  # until the first frame next to nothing is garbage, and looking for it takes a twentieth of the time
     try:
         result = show(lambda: _find_or_start(target, port, embedded), theme=theme)
     finally:
+        gc.enable()
         for commander in embedded:
             commander.stop()
     if result.reason == "leave":
@@ -81,6 +83,9 @@ def exit_code(result: DashboardResult) -> int:
 
 
 def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedCommander]) -> Opened:
+    """Called when the first frame is out: what was made for it stays, and is looked through no more."""
+    gc.freeze()
+    gc.enable()
     import asyncio
 
     from relaytui.cli.session import endpoint_of
@@ -105,6 +110,8 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
 
 def leave_running(state: Path, url: str) -> None:
     """Hand over to a commander without a screen. A restart is harmless: leases hold, agents connect again."""
+    from relaytui.cli.stop import until
+
     program = shutil.which("relay-tui") or sys.argv[0]
     port = url.rpartition(":")[2]
     log = state / "serve.log"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from relaytui.client.endpoint import Endpoint, clean_url
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.proof import derived_token
 from relaytui.wire.state import read_address, read_key
 
 __all__ = [
@@ -35,7 +34,7 @@ def local_endpoint(state: Path) -> Endpoint | None:
     address, key = read_address(state), read_key(state)
     if address is None or key is None:
         return None
-    return Endpoint(clean_url(address.url), derived_token(key, "operator"))
+    return Endpoint(clean_url(address.url), _operator_token(key))
 
 
 def remote_endpoint(url: str, state: Path, environ: Mapping[str, str] = os.environ) -> Endpoint:
@@ -47,7 +46,7 @@ def remote_endpoint(url: str, state: Path, environ: Mapping[str, str] = os.envir
     if token := environ.get(TOKEN_VARIABLE):
         return Endpoint(where, token)
     if key := read_key(state):
-        return Endpoint(where, derived_token(key, "operator"))
+        return Endpoint(where, _operator_token(key))
     if secret := environ.get(SECRET_VARIABLE):
         return Endpoint(where, secret)
     raise RelayError(
@@ -76,3 +75,9 @@ async def running_commander(state: Path) -> Endpoint | None:
                 return None
             raise
     return endpoint
+
+
+def _operator_token(key: bytes) -> str:
+    from relaytui.wire.proof import derived_token  # OpenSSL with it, for which no first frame and no --help waits
+
+    return derived_token(key, "operator")
