@@ -1,13 +1,11 @@
-"""Cleaning text from pods: the same as character by character, and cheap for what trainers really print."""
+"""Cleaning text from pods: the same as character by character."""
 
 from __future__ import annotations
 
 import random
 import re
-import time
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,33 +77,3 @@ def test_lines_are_clean_or_not_in_one_look() -> None:
     assert not are_clean(["plain", "a\tb"])
     assert not are_clean(["a" + "\u0301" * 9])
     assert not are_clean(["x" * (MAX_LINE + 1)])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "\x1b[32mINFO\x1b[0m " + "loss 2.5 " * 15,
-        "損失" * 75,
-        "é" + "x" * 149,
-        "🚀 " + "x" * 148,
-        "✔️ " + "x" * 147,
-        "हिन्दी " * 21,
-        "\u0301" * 150,
-    ],
-    ids=["colours", "ideographs", "accent", "emoji", "selector", "vowels", "pile"],
-)
-def test_what_is_not_plain_is_cheap_to_clean(line: str) -> None:
-    """Against the loop over characters on the same machine at the same moment, so that a busy one fails nobody."""
-
-    def seconds(work: object) -> float:
-        assert callable(work)
-        best = float("inf")
-        for _ in range(7):
-            start = time.thread_time()
-            for _ in range(100):
-                work(line, MAX_LINE)
-            best = min(best, time.thread_time() - start)
-        return best
-
-    clean(line)  # what is made once
-    assert seconds(clean) < seconds(cleaned) / 4

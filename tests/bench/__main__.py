@@ -12,14 +12,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relaytui.wire.errors import RelayError
-from tests.bench import cancel, elsewhere, etcd, flood, ingest, line, memory, paint, renew, restart, spool, takeover
+from tests.bench import (
+    cancel,
+    clean,
+    elsewhere,
+    etcd,
+    flood,
+    ingest,
+    line,
+    memory,
+    paint,
+    renew,
+    restart,
+    spool,
+    takeover,
+)
 from tests.bench.children import BenchError
 from tests.bench.rounds import Bench, Setting, Skipped, machine_state
 from tests.bench.rows import Row, as_object, as_table
 
 BENCHES = {
     module.BENCH.name: module.BENCH
-    for module in (line, ingest, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood)
+    for module in (line, ingest, clean, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood)
 }
 ROUNDS = 5
 
