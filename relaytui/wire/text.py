@@ -61,7 +61,9 @@ def counted(count: int, noun: str, many: str = "") -> str:
 def are_clean(lines: Sequence[str]) -> bool:
     """Whether `clean` would change none of them, in one look; False may be said of clean ones that are odd."""
     text = "".join(lines)
-    return text.isprintable() and (text.isascii() or not _odd().any.search(text)) and not are_long(lines)
+    if not text.isprintable() or are_long(lines):
+        return False
+    return text.isascii() or not _odd().any.search("".join(line for line in lines if not line.isascii()))
 
 
 def are_long(lines: Sequence[str]) -> bool:
