@@ -196,6 +196,31 @@ async def test_a_unit_that_fails_is_undone_alone(tmp_path: Path, database: sqlit
     assert keys(tmp_path / "relay.db") == ["a", "b"]
 
 
+async def test_a_unit_alone_is_a_transaction_and_takes_no_savepoint(
+    tmp_path: Path, database: sqlite3.Connection
+) -> None:
+    """Each statement has to win the interpreter lock back from a busy loop: a lone renewal takes three, not five."""
+    writer = Writer(database, "relay")
+    statements: list[str] = []
+
+    def fails(tx: Tx) -> None:
+        tx.execute("INSERT INTO meta VALUES ('half', 'x')")
+        raise ValueError("no")
+
+    await writer.run(put("a"))
+    database.set_trace_callback(statements.append)
+    await writer.run(put("b"))
+    assert [words.partition(" ")[0] for words in statements] == ["BEGIN", "INSERT", "COMMIT"]
+    statements.clear()
+    with pytest.raises(ValueError, match="no"):
+        await writer.run(fails)
+    assert [words.partition(" ")[0] for words in statements] == ["BEGIN", "INSERT", "ROLLBACK"]
+    database.set_trace_callback(None)
+    assert await writer.run(put("c")) == "c"
+    await writer.close()
+    assert keys(tmp_path / "relay.db") == ["a", "b", "c"]
+
+
 async def test_cancelling_a_wait_breaks_nothing(tmp_path: Path, database: sqlite3.Connection) -> None:
     writer = Writer(database, "relay")
     waits = [asyncio.create_task(writer.run(put(f"k{n:03d}"))) for n in range(200)]

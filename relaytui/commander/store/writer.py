@@ -1,7 +1,8 @@
 """One writing connection in a thread of its own: group commit without a timer.
 
-Whatever waits goes into the next transaction, so the time of one fsync is the window that fills the next batch. Each
-unit has a savepoint: one that fails is undone alone. Answers go out after COMMIT, with one wake-up of the loop a batch.
+Whatever waits goes into the next transaction, so the time of one fsync is the window that fills the next batch. A unit
+that fails is undone alone: each has a savepoint, or the transaction to itself. Answers go out after COMMIT, with one
+wake-up of the loop a batch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from relaytui.commander.store.changes import Change
@@ -167,27 +168,24 @@ class Writer:
     def _commit(self, batch: list[_Work]) -> tuple[list[_Answer], list[Change]]:
         tx = Tx(self._db)
         answers: list[_Answer] = []
+        jobs = list(_jobs(batch))
         try:
             tx.execute("BEGIN IMMEDIATE")
-            for gather, group in itertools.groupby(batch, key=lambda work: work.gather):
-                works = list(group)
-                if gather is None:
-                    for work in works:
-                        assert work.unit is not None
-                        unit = work.unit
-                        self._guarded(tx, lambda tx, unit=unit: [unit(tx)], [work], answers)  # type: ignore[misc]
-                else:
-                    items = [work.item for work in works]
-                    self._guarded(tx, lambda tx, g=gather, i=items: g(tx, i), works, answers)  # type: ignore[misc]
-            tx.execute("COMMIT")
+            for body, works in jobs:
+                self._guarded(tx, body, works, answers, alone=len(jobs) == 1)
+            if self._db.in_transaction:
+                tx.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - nothing of this batch is stored, and each waiter is told
             return self._give_up(batch, error), []
         return answers, tx.changes
 
-    def _guarded(self, tx: Tx, body: Callable[[Tx], list[Any]], works: list[_Work], answers: list[_Answer]) -> None:
-        """Runs `body` in a savepoint of its own: what fails is undone alone."""
+    def _guarded(
+        self, tx: Tx, body: Unit[list[Any]], works: list[_Work], answers: list[_Answer], *, alone: bool
+    ) -> None:
+        """Runs `body`; what fails is undone to where it began."""
         mark = len(tx.changes)
-        tx.execute("SAVEPOINT unit")
+        if not alone:
+            tx.execute("SAVEPOINT unit")
         try:
             results = body(tx)
         except Exception as error:
@@ -195,14 +193,15 @@ class Writer:
                 raise  # SQLite gave up the whole transaction: disk full, I/O error, out of memory
             if isinstance(error, sqlite3.OperationalError):
                 self.refusals += 1
-            tx.execute("ROLLBACK TO unit")
+            tx.execute("ROLLBACK" if alone else "ROLLBACK TO unit")
             del tx.changes[mark:]
             answers.extend((work.done, None, error) for work in works)
         else:
             for work, result in zip(works, results, strict=True):
                 failed = isinstance(result, BaseException)
                 answers.append((work.done, None, result) if failed else (work.done, result, None))
-        tx.execute("RELEASE unit")
+        if not alone:
+            tx.execute("RELEASE unit")
 
     def _give_up(self, batch: list[_Work], error: Exception) -> list[_Answer]:
         self.refusals += 1
@@ -233,6 +232,19 @@ class Writer:
                 done(result, error)
             except Exception:
                 log.exception("an answer could not be delivered")
+
+
+def _jobs(batch: list[_Work]) -> Iterator[tuple[Unit[list[Any]], list[_Work]]]:
+    """What is done or undone as one: a unit, or all in a row that wait for the same `gather`."""
+    for gather, group in itertools.groupby(batch, key=lambda work: work.gather):
+        if gather is None:
+            for work in group:
+                assert work.unit is not None
+                yield lambda tx, unit=work.unit: [unit(tx)], [work]  # type: ignore[misc]
+        else:
+            works = list(group)
+            items = [work.item for work in works]
+            yield lambda tx, gather=gather, items=items: gather(tx, items), works  # type: ignore[misc]
 
 
 def _refused(batch: list[_Work]) -> list[_Answer]:
