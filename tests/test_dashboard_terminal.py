@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import shlex
 import shutil
@@ -25,6 +26,7 @@ from relaytui.client.discover import local_endpoint, read_key
 from relaytui.commander.embedded import EmbeddedCommander
 from relaytui.commander.settings import CommanderSettings
 from relaytui.dashboard.app import DashboardResult
+from relaytui.dashboard.launch import MAX_LOG_BYTES, logging_to
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import derived_token
 
@@ -278,6 +280,41 @@ def test_a_signal_gives_the_terminal_back(
     terminal.shows("● live", "sft-terminal")
     os.kill(terminal.pid_of("relay-tui"), number)
     terminal.given_back(code)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "is a FIFO, not a plain file"),
+        (lambda path: path.mkdir(), "is a folder, not a plain file"),
+        (lambda path: path.symlink_to("/dev/full"), "is a symbolic link, not a plain file"),
+        (lambda path: path.parent.rmdir() or path.parent.write_text(""), "cannot be written"),
+    ],
+)
+def test_a_log_that_is_no_plain_file_holds_nothing_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], object], said: str
+) -> None:
+    path = tmp_path / "logs" / "dashboard.log"
+    path.parent.mkdir()
+    make(path)
+    with logging_to(path) as log:
+        assert log.trouble == "", "nothing is opened before there is something to say"
+        logging.getLogger("relaytui.dashboard").error("one")
+        logging.getLogger("relaytui.dashboard").error("two")
+        assert said in log.trouble
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_is_kept_for_its_owner_alone_and_does_not_grow_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "dashboard.log"
+    path.parent.mkdir()
+    path.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
+    with logging_to(path) as log:
+        logging.getLogger("relaytui.dashboard").error("one \udcff")
+    assert log.trouble == ""
+    assert path.read_text().endswith("ERROR relaytui.dashboard: one \\udcff\n")
+    assert path.with_suffix(".log.1").stat().st_size == MAX_LOG_BYTES + 1
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_crash_gives_the_terminal_back_and_tells_no_secret(terminal: Terminal, tmp_path: Path) -> None:

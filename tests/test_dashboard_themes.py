@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,44 @@ def test_a_broken_one_is_told_with_file_and_key_and_the_others_go_on(tmp_path: P
     assert len(found.problems) == 1
     assert "broken.toml" in found.problems[0]
     assert said in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "is a FIFO, not a plain file"),
+        (lambda path: path.mkdir(), "is a folder, not a plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device, not a plain file"),
+        (lambda path: path.symlink_to(path.parent / "gone.toml"), "cannot be read (No such file"),
+        (lambda path: path.write_text(GOOD + "#" * 100_000), "is too large (over 65,536 bytes)"),
+        (lambda path: path.write_bytes(GOOD.encode() + b"# \xff\xfe\n"), "is not TOML"),
+        (lambda path: path.write_text("x = " + "[" * 20_000), "is not TOML"),
+        (lambda path: path.write_text("x = " + "9" * 20_000), "is not TOML"),
+    ],
+)
+def test_what_is_no_plain_text_is_told_and_holds_nothing_up(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    make(tmp_path / "broken.toml")
+    (tmp_path / "good.toml").write_text(GOOD)
+    found = load_themes([tmp_path])
+    assert list(found.themes) == ["mine"]
+    assert len(found.problems) == 1
+    assert said in found.problems[0]
+    assert found.problems[0].count("broken.toml") == 1
+
+
+def test_a_link_to_a_theme_is_a_theme(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / "dotfiles" / "good").write_text(GOOD)
+    (tmp_path / "mine.toml").symlink_to(tmp_path / "dotfiles" / "good")
+    assert list(load_themes([tmp_path]).themes) == ["mine"]
+
+
+def test_a_config_folder_of_nobody_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "~no-such-user/x")
+    assert first_theme(None) is not None
+    assert "relay-dark" in load_themes().themes
 
 
 def test_without_any_file_there_are_plain_colours(tmp_path: Path) -> None:

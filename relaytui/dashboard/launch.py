@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -15,7 +16,8 @@ from types import FrameType
 from relaytui.dashboard.app import DashboardApp, DashboardResult
 from relaytui.dashboard.last_resort import LastResort
 from relaytui.dashboard.session import Source
-from relaytui.wire.files import private_folder
+from relaytui.wire.errors import RelayError
+from relaytui.wire.files import append_plain, must_be_plain, private_folder
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))
 
@@ -44,9 +46,10 @@ def run_dashboard(
 
         text = "".join(traceback.format_exception(error))
         logging.getLogger("relaytui.dashboard").error("the dashboard crashed\n%s", text)
-        return f"the dashboard crashed ({type(error).__name__}); details are in {log_path}"
+        details = f"no details, as {log.trouble}" if log.trouble else f"details are in {log_path}"
+        return f"the dashboard crashed ({type(error).__name__}); {details}"
 
-    with _logging_to(log_path):
+    with logging_to(log_path) as log:
         app = DashboardApp(
             source, theme=theme, title=title, actor=actor, on_crash=crashed, plain=bool(os.environ.get("NO_COLOR"))
         )
@@ -80,27 +83,47 @@ def _default_log() -> Path:
     return user_log_path("relay-tui") / "dashboard.log"
 
 
+class LogFile(logging.FileHandler):
+    """A plain file, opened at the first line; where it cannot be, `trouble` says why and the lines are lost."""
+
+    trouble = ""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def _open(self) -> io.TextIOWrapper:
+        path = Path(self.baseFilename)
+        try:
+            private_folder(path.parent)
+            if must_be_plain(path) and path.stat().st_size > MAX_LOG_BYTES:
+                path.replace(path.with_suffix(".log.1"))
+            return io.TextIOWrapper(append_plain(path), "utf-8", "backslashreplace")
+        except RelayError as error:
+            self.trouble = error.message
+        except OSError as error:
+            self.trouble = f"{path} cannot be written: {error.strerror}"
+        return Path(os.devnull).open("w", encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """The terminal is not told: it shows something else."""
+        self.trouble = self.trouble or f"{self.baseFilename} could not be written"
+
+
 @contextlib.contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
+def logging_to(path: Path) -> Iterator[LogFile]:
     """While the screen is up, what is logged goes to a file: a line on the terminal would tear it."""
     root = logging.getLogger()
     before = list(root.handlers)
-    handler: logging.Handler
-    try:
-        private_folder(path.parent)
-        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        handler = logging.FileHandler(path, encoding="utf-8", delay=True)
-    except OSError:
-        handler = logging.NullHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler = LogFile(path)
     for old in before:
         root.removeHandler(old)
     root.addHandler(handler)
     try:
-        yield
+        yield handler
     finally:
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # a full disk
+            handler.close()
         for old in before:
             root.addHandler(old)

@@ -13,6 +13,8 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from relaytui.dashboard.ink import TOKENS
+from relaytui.wire.errors import RelayError
+from relaytui.wire.files import first_bytes
 from relaytui.wire.text import clean
 
 DEFAULT_DARK = "relay-dark"
@@ -70,9 +72,12 @@ def shipped_folder() -> Path | None:
     return None
 
 
-def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    base = environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "relay-tui" / "themes"
+def user_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    try:
+        base = Path(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    except RuntimeError:  # `~user` of nobody, or a user without a home
+        return None
+    return base / "relay-tui" / "themes"
 
 
 def load_themes(folders: Iterable[Path | None] | None = None) -> Themes:
@@ -122,11 +127,16 @@ def first_theme(wanted: str | None, environ: Mapping[str, str] = os.environ) -> 
 def read_theme(path: Path) -> Theme:
     """One theme file, every key and colour checked."""
     try:
-        with path.open("rb") as file:
-            data = tomllib.loads(file.read(_MAX_BYTES).decode("utf-8"))
-    except OSError as error:
-        raise _BadThemeError(f"cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = first_bytes(path, _MAX_BYTES, follow=True)
+    except RelayError as error:
+        raise _BadThemeError(error.message.removeprefix(str(path)).strip()) from None
+    if content is None:
+        raise _BadThemeError("cannot be read (No such file or directory)")
+    if len(content) > _MAX_BYTES:
+        raise _BadThemeError(f"is too large (over {_MAX_BYTES:,} bytes)")
+    try:
+        data = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise _BadThemeError(f"is not TOML: {clean(str(error), 120)}") from None
     _only(data, {"name", "dark", "ansi", "colors", "tokens"}, "")
     name = data.get("name", path.stem)

@@ -39,10 +39,13 @@ def private_folder(path: Path) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def must_be_plain(path: Path) -> bool:
-    """Whether there is such a file; RelayError where something else has its name. Opens nothing: a FIFO would hang."""
+def must_be_plain(path: Path, *, follow: bool = False) -> bool:
+    """Whether there is such a file; RelayError where something else has its name. Opens nothing: a FIFO would hang.
+
+    `follow`: a link to a plain file is one too; for what is the user's own.
+    """
     try:
-        mode = os.lstat(path).st_mode
+        mode = os.stat(path, follow_symlinks=follow).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
@@ -51,13 +54,14 @@ def must_be_plain(path: Path) -> bool:
     return True
 
 
-def first_bytes(path: Path, limit: int) -> bytes | None:
+def first_bytes(path: Path, limit: int, *, follow: bool = False) -> bytes | None:
     """At most `limit` + 1 bytes, None where there is no such file; RelayError where it is no plain or readable one."""
-    if not must_be_plain(path):
+    if not must_be_plain(path, follow=follow):
         return None
     try:
-        # What has the name may have changed meanwhile: neither followed nor waited for.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
+        # What has the name may have changed meanwhile: not waited for, and followed only where that is meant.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+        handle = os.open(path, flags)
         with os.fdopen(handle, "rb") as file:
             _refuse_strange(path, os.fstat(handle).st_mode)
             return file.read(limit + 1)
