@@ -386,7 +386,7 @@ def test_keys_of_one_burst_keep_their_order(terminal: Terminal, state: Path, tmp
     terminal.start([RELAY_TUI, "--state", str(state)], environment(tmp_path))
     terminal.shows("● live", "sft-terminal")
     terminal.tmux("send-keys", "-l", "/qwen")
-    terminal.shows("none of 1 runs contains qwen")
+    terminal.shows("none of 1 run contains qwen")
     terminal.keys("Escape")
     terminal.shows("sft-terminal", without="contains")
     terminal.keys("q")
