@@ -5,7 +5,6 @@ Writes can be counted, and at any of them the store can be gone for good: that i
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import signal
 import subprocess
@@ -249,8 +248,3 @@ def mounted(place: Path, url: str) -> Iterator[Mount]:
         yield mount
     finally:
         mount.close()
-
-
-def moto_server() -> str | None:
-    """Another's S3, where it is installed (`pip install 'moto[server]'`); or named by RELAY_TEST_MOTO."""
-    return os.environ.get("RELAY_TEST_MOTO") or shutil.which("moto_server")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from agent_rig import Rig, eventually, mock
 from checkpoint_kit import names, new_run, put, stage, take, whole_names
-from object_store import BUCKET, Mount, Store, moto_server, mounted, store
+from object_store import BUCKET, Mount, Store, mounted, store
 
 from relay_agent import guardian
 from relay_agent.checkpoints.prune import prune
@@ -98,8 +98,8 @@ def test_gone_at_every_write_of_a_publish(bucket: Store, tmp_path: Path) -> None
 
 @contextmanager
 def some_store(folder: Path) -> Iterator[str]:
-    """Where it listens: another's, where that is installed, else ours."""
-    program = moto_server()
+    """Where it listens: ours, or the one of moto that RELAY_TEST_MOTO names (`moto_server`)."""
+    program = os.environ.get("RELAY_TEST_MOTO")
     if program is None:
         with store() as serving:
             yield serving.url
