@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from dashboard_fleet import RUNS, backlog, fleet, run, scripted
+from dashboard_fleet import RUNS, WORKERS, backlog, fleet, run, scripted
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
 from relaytui.client.endpoint import Endpoint
+from relaytui.client.link import Link, LinkState
+from relaytui.client.mirror import Mirror
 from relaytui.dashboard.glyphs import worker_status
+from relaytui.dashboard.screens.lists import WORKER_COLUMNS, worker_items
 from relaytui.dashboard.screens.run import RunScreen
 from relaytui.dashboard.widgets.table import Table
-from relaytui.wire.feed import Beat, EventAdded, Lines, Points, RunChanged, WorkerChanged
+from relaytui.wire.feed import Beat, EventAdded, Lines, Points, RunChanged, WorkerChanged, WorkerGone
 from relaytui.wire.rows import EventRow, WorkerRow
 from relaytui.wire.status import RunStatus, WorkerStatus
 
@@ -110,6 +113,41 @@ async def test_changes_show_without_a_key(commander: ScriptedCommander) -> None:
         await rig.press("3")
         await commander.tell(EventAdded(EventRow(99, NOW, "run.completed", "pod-a", "reached step 400", "sft-x", 3)))
         await rig.shows("run.completed", "reached step 400")
+
+
+async def test_the_header_and_the_tab_count_the_same_workers(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, size=(120, 24)) as rig:
+        await rig.shows("workers 3/4", "3/4 workers")
+        await commander.tell(WorkerGone("i-d"))
+        await rig.shows("workers 3 ", " 3 workers", without="3/4 workers")
+        for incarnation in ("i-a", "i-b", "i-c"):
+            here = next(row for row in WORKERS if row.incarnation == incarnation)
+            await commander.tell(WorkerChanged(NOW, msgspec.structs.replace(here, status=WorkerStatus.OFFLINE)))
+        await rig.shows("workers 0/3", "0/3 workers")
+
+
+def test_a_worker_whose_connection_is_open_is_heard_now() -> None:
+    """It is known to be there, though it has nothing to say; when the picture was last true counts where it is not."""
+    time = [0.0]
+    mirror = Mirror(lambda: time[0])
+    rows = [
+        WorkerRow("waits", "i-1", WorkerStatus.IDLE, NOW, NOW - 60, version="0.1.0", waiting_for="run-1"),
+        WorkerRow("busy", "i-2", WorkerStatus.BUSY, NOW, NOW - 60, version="0.1.0", run_id="run-1"),
+        WorkerRow("polls", "i-3", WorkerStatus.BUSY, NOW, NOW - 60, version="original", run_id="run-2"),
+        WorkerRow("away", "i-4", WorkerStatus.OFFLINE, NOW, NOW - 60, version="0.1.0"),
+    ]
+    mirror.set_link(Link(LinkState.LIVE, 0.0))
+    mirror.apply(snapshot(workers=rows))
+
+    def heard() -> list[str]:
+        column = [column.key for column in WORKER_COLUMNS].index("seen")
+        return ["".join(text for text, _ in item.row.cells[column]) for item in worker_items(mirror, mirror.now)]
+
+    time[0] = 20.0
+    assert heard() == ["now", "now", "20s ago", "20s ago"]
+    mirror.set_link(Link(LinkState.STALE, 20.0))
+    time[0] = 32.0
+    assert heard() == ["12s ago", "12s ago", "32s ago", "32s ago"]
 
 
 async def test_the_selection_stays_on_its_run_when_order_and_rows_change(commander: ScriptedCommander) -> None:

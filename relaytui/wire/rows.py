@@ -66,6 +66,10 @@ class CheckpointRow(Struct, frozen=True, omit_defaults=True):
     pruned_at: float | None = None
 
 
+ORIGINAL = "original"
+"""`version` of workers that hold no connection: they are known by their calls alone."""
+
+
 class WorkerRow(Struct, frozen=True, omit_defaults=True):
     worker: str
     incarnation: str

@@ -13,6 +13,7 @@ from relaytui.commander.store import attempts, history
 from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock
 from relaytui.wire.messages import Hello, Order
+from relaytui.wire.rows import ORIGINAL
 from relaytui.wire.text import clean
 
 FORGET_AFTER = 3_600.0
@@ -91,7 +92,7 @@ class Workers:
     def called(self, tx: Tx, incarnation: str, worker: str, gpu: str, gpus: int) -> None:
         """An original worker, known by its calls."""
         now = self._clock.wall()
-        history.save_worker(tx, Worker(incarnation, worker, "", "original", gpu, gpus, now, now))
+        history.save_worker(tx, Worker(incarnation, worker, "", ORIGINAL, gpu, gpus, now, now))
 
     def touch(self, incarnation: str) -> None:
         view = self._board.workers.get(incarnation)

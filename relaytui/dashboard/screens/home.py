@@ -15,7 +15,7 @@ from relaytui.dashboard.screens.facts import event_lines, peek_lines
 from relaytui.dashboard.screens.lists import Item, ListSpec, list_specs
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import cut
-from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine
+from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine, workers_here
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.rows import EventRow
 from relaytui.wire.text import counted
@@ -164,7 +164,8 @@ class HomeScreen(RelayScreen):
         sizes = {"runs": len(mirror.runs), "workers": len(mirror.workers), "events": len(mirror.events)}
         line = self.query_one(TabLine)
         line.current = self.current
-        line.tabs = [(name, f"{name} {sizes[name]:,}" if mirror.loaded else name) for name in self._lists]
+        said = {name: f"{size:,}" for name, size in sizes.items()} | {"workers": workers_here(mirror)}
+        line.tabs = [(name, f"{name} {said[name]}" if mirror.loaded else name) for name in self._lists]
         state = self.state
         note: list[Piece] = []
         if state.filter:

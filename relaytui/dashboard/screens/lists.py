@@ -14,8 +14,8 @@ from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.pieces import Cell
 from relaytui.dashboard.widgets.table import Column, Row
 from relaytui.wire.numbers import unpack
-from relaytui.wire.rows import EventRow, RunRow, WorkerRow
-from relaytui.wire.status import RunStatus
+from relaytui.wire.rows import ORIGINAL, EventRow, RunRow, WorkerRow
+from relaytui.wire.status import RunStatus, WorkerStatus
 from relaytui.wire.text import clean
 
 BAR = 8
@@ -174,7 +174,11 @@ WORKER_COLUMNS = (
 )
 
 
-def worker_item(row: WorkerRow, now: float) -> Item:
+def worker_item(row: WorkerRow, now: float, silent: float = 0.0) -> Item:
+    """`silent`: seconds since the picture was last known to be true, 0 while it is live."""
+    # An open connection is watched by both ends: who waits in silence is there all the same.
+    connected = row.status is not WorkerStatus.OFFLINE and row.version != ORIGINAL
+    seen_at = max(row.seen_at, now - silent) if connected else row.seen_at
     gpu = clean(row.gpu, 100) if row.gpus <= 1 else f"{row.gpus}× {clean(row.gpu, 100)}"
     run: Cell = _text(row.run_id)
     if row.run_id is None and row.waiting_for:
@@ -185,7 +189,7 @@ def worker_item(row: WorkerRow, now: float) -> Item:
         (worker_status(row.status),),
         run,
         _quiet(str(row.epoch) if row.epoch else "–"),
-        (Piece(ago(now - row.seen_at), "text"),),
+        (Piece(ago(now - seen_at), "text"),),
         _text(gpu),
         _text(row.host),
         _text(row.version, "muted"),
@@ -195,7 +199,7 @@ def worker_item(row: WorkerRow, now: float) -> Item:
         "status": (row.status.value, name),
         "run": (row.run_id or "\uffff", name),
         "epoch": (row.epoch, name),
-        "seen": (-row.seen_at, name),
+        "seen": (-seen_at, name),
         "gpu": (gpu, name),
         "host": (row.host, name),
         "version": (row.version, name),
@@ -205,7 +209,8 @@ def worker_item(row: WorkerRow, now: float) -> Item:
 
 
 def worker_items(mirror: Mirror, now: float) -> Iterable[Item]:
-    return (worker_item(row, now) for row in mirror.workers.values())
+    silent = mirror.heard_ago
+    return (worker_item(row, now, silent) for row in mirror.workers.values())
 
 
 def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:

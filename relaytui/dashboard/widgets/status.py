@@ -18,7 +18,7 @@ from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import spread, width_of
 from relaytui.wire.status import RunStatus, WorkerStatus
-from relaytui.wire.text import clean, counted
+from relaytui.wire.text import clean
 
 _COUNTED = (
     RunStatus.RUNNING,
@@ -31,6 +31,13 @@ _COUNTED = (
     RunStatus.COMPLETED,
     RunStatus.CANCELLED,
 )
+
+
+def workers_here(mirror: Mirror) -> str:
+    """How many workers are here, and of how many where some are gone: `3`, `3/4`."""
+    known = mirror.workers.values()
+    here = sum(row.status is not WorkerStatus.OFFLINE for row in known)
+    return f"{here:,}" if here == len(known) else f"{here:,}/{len(known):,}"
 
 
 class StatusLine(Lines):
@@ -75,8 +82,8 @@ class StatusLine(Lines):
                 glyph, ink = run_status(status)
                 said = f"{counts[status]} {status.value}" if words else f"{glyph[0]} {counts[status]}"
                 pieces += [Piece(said, ink), Piece("  ")]
-        workers = sum(row.status is not WorkerStatus.OFFLINE for row in self._mirror.workers.values())
-        return [*pieces, Piece(f"{counted(workers, 'worker')} ", "muted")]
+        said = workers_here(self._mirror)
+        return [*pieces, Piece(f"{said} worker{'s' * (said != '1')} ", "muted")]
 
 
 class Reason(Lines):
