@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import os
+import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from relaytui.wire.codec import decode
-from relaytui.wire.messages import Reports
+from relaytui.wire.codec import decode, encode
+from relaytui.wire.messages import Ack, Reports
 from relaytui.wire.reports import Log, Step
 from tests.bench import __main__ as command
-from tests.bench.children import BenchError, Child, child, module
+from tests.bench import cancel, renew, renew_lines
+from tests.bench.bare import etcd
+from tests.bench.children import REPOSITORY, BenchError, Child, child, module
 from tests.bench.load.agents import Holder
 from tests.bench.load.frames import PER_FRAME, Frames
+from tests.bench.load.lines import Printer
 from tests.bench.load.websocket import ClosedError, Socket, connect
-from tests.bench.rounds import Bench, Setting, interleave
+from tests.bench.rounds import Bench, Setting, Skipped, interleave
 from tests.bench.rows import Goal, Row, Yardstick, as_object, as_table, measured, percentile
 
 KEYS = ["name", "value", "unit", "against", "ratio", "goal", "met"]
@@ -185,6 +193,66 @@ def test_help_names_every_bench_and_row(capsys: pytest.CaptureFixture[str]) -> N
         assert all(name in text for name in bench.rows)
 
 
+def test_every_row_is_documented_and_nothing_else() -> None:
+    page = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+    table = page.partition("## The rows")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    documented = [name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
+    assert sorted(documented) == sorted(row for bench in command.BENCHES.values() for row in bench.rows)
+
+
+@pytest.mark.parametrize("row", [row for bench in command.BENCHES.values() for row in bench.rows])
+def test_every_row_can_be_asked_for_alone(
+    row: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def shown(bench: Bench) -> Bench:
+        return Bench(
+            bench.name,
+            bench.about,
+            bench.rows,
+            lambda setting: [measured(name, "", [1.0]) for name in bench.rows if setting.wants(name)],
+        )
+
+    monkeypatch.setattr(command, "BENCHES", {name: shown(bench) for name, bench in command.BENCHES.items()})
+    assert command.main(["--json", "--folder", str(tmp_path), "--only", row]) == 0
+    rows = [each["name"] for each in json.loads(capsys.readouterr().out)["rows"]]
+    assert row in rows
+    assert rows == [row] or row in command.BENCHES  # a bench's own name asks for all of its rows
+
+
+def test_parts_of_renew_are_run_only_where_a_row_of_theirs_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(renew, "rates", lambda setting: ran.append("rates") or [])
+    monkeypatch.setattr(renew_lines, "run", lambda setting: ran.append("lines") or [])
+    for wanted in ({"renew.lines"}, {"renew.256"}, {"renew.lines", "renew.disk"}, set[str]()):
+        ran.append("|")
+        folder = tmp_path / str(len(ran))
+        folder.mkdir()
+        renew.run(Setting(1, folder, lambda words: None, frozenset(wanted)))
+    assert ran == ["|", "lines", "|", "rates", "|", "rates", "lines", "|", "rates", "lines"]
+
+
+def test_a_bench_that_lacks_something_is_skipped_with_a_word(
+    benches: dict[str, Bench], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def skipped(setting: Setting) -> list[Row]:
+        raise Skipped("etcd is not installed")
+
+    benches["fake"] = Bench("fake", "needs much", ("fake.fast",), skipped)
+    assert command.main(["--json"]) == 0
+    output = capsys.readouterr()
+    assert [row["name"] for row in json.loads(output.out)["rows"]] == ["other"]
+    assert "  skipped: etcd is not installed" in output.err.splitlines()
+
+
+def test_etcd_is_skipped_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Skipped, match="etcd-server nghttp2-client"):
+        command.BENCHES["etcd"].run(Setting(1, tmp_path, lambda words: None))
+
+
 def test_row_names_are_unique_and_begin_with_their_bench() -> None:
     names = [(bench.name, row) for bench in command.BENCHES.values() for row in bench.rows]
     assert all(row.partition(".")[0] == bench for bench, row in names)
@@ -214,6 +282,49 @@ def test_a_report_has_the_size_that_the_goals_were_set_with() -> None:
     for _ in range(400):  # 10,000 steps, as in the middle of a burst
         frame = frames.next()
     assert 190 <= len(frame) / PER_FRAME <= 202
+
+
+async def test_log_lines_are_numbered_on_and_none_is_sent_twice() -> None:
+    class Commander:
+        """Acknowledges every second frame late, so that lines gather."""
+
+        def __init__(self) -> None:
+            self.frames: list[Reports] = []
+            self.on_message: Callable[[bytes], None] = lambda payload: None
+
+        def send(self, payload: bytes) -> None:
+            frame = decode(payload, Reports)
+            self.frames.append(frame)
+            last = frame.first_seq + len(frame.reports) - 1
+            ack = encode(Ack(frame.run_id, frame.epoch, frame.stream, last))
+            asyncio.get_running_loop().call_later(0.002 * (len(self.frames) % 2), lambda: self.on_message(ack))
+
+    commander = Commander()
+    printer = Printer(Holder(cast(Socket, commander), "run", 3, "t" * 64), rate=5_000.0)
+    loop = asyncio.get_running_loop()
+    printed = sum([await printer.go(loop.time() + 0.01) for _ in range(3)])
+    reports = [report for frame in commander.frames for report in frame.reports]
+    assert [report.n for report in reports if isinstance(report, Log)] == list(range(1, printed + 1))
+    assert sum(len(report.lines) for report in reports if isinstance(report, Log)) == printed
+    assert [frame.first_seq for frame in commander.frames] == [
+        1 + sum(len(before.reports) for before in commander.frames[:number]) for number in range(printer.frames)
+    ]
+
+
+def test_what_is_said_to_etcd_is_protocol_buffers() -> None:
+    assert etcd.number(1, 150) == b"\x08\x96\x01"
+    assert etcd.message(2, b"testing") == b"\x12\x07testing"
+
+
+def test_a_lifeline_counts_its_holders_and_ends_with_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "line"
+    with cancel.lifeline(path) as end:
+        holder = ["sh", "-c", 'exec 9>"$0"; sleep 60 & echo "{}"; wait', str(path)]
+        with child("holder", holder, tmp_path) as process:
+            process.answer(30)
+            assert cancel.holders(path) == 3  # ours, the shell's and its child's
+            os.killpg(process.pid, signal.SIGKILL)
+            assert cancel.gone_at(end) > 0
 
 
 async def test_the_websocket_client_carries_small_and_large_messages_both_ways(tmp_path: Path) -> None:
