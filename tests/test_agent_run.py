@@ -238,6 +238,20 @@ def test_drain_saves_and_releases(rig: Rig) -> None:
     assert "maintenance" in agent.says()
 
 
+def test_the_last_words_of_a_stopped_trainer_arrive(rig: Rig) -> None:
+    """All that it prints between the signal and its end, after every line before."""
+    words = "for n in $(seq 500); do echo last words $n; done; exit 143"
+    agent = rig.agent(
+        f"trap '{words}' TERM; n=0; while :; do n=$((n + 1)); echo step $n/100000 loss 1; sleep 0.02; done"
+    )
+    eventually(lambda: rig.run()["step"] >= 5, "five steps")
+    rig.call(f"/api/runs/{rig.run_id}/drain", expected_epoch=1, why="maintenance")
+    assert agent.wait() == 143
+    lines = rig.lines()
+    assert lines == (rig.folder / "logs/e00000001.log").read_text().splitlines()
+    assert lines[-500:] == [f"last words {n}" for n in range(1, 501)]
+
+
 def test_force_acquire_stops_the_old_holder_and_a_new_one_takes_over(rig: Rig) -> None:
     old = rig.agent(mock("--steps", 500, "--step-seconds", 0.05, "--save-every", 4))
     eventually(lambda: rig.run()["newest_step"] >= 4, "a checkpoint")

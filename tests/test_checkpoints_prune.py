@@ -35,6 +35,17 @@ def test_the_newest_stay_and_never_fewer_than_two(run: RunFolder, keep: int, lef
     assert prune(run, keep) == []
 
 
+def test_a_step_with_one_digit_more_is_no_older_one(tmp_path: Path) -> None:
+    """In the order of names `step_100000000` comes before `step_99999998`."""
+    run = new_run(tmp_path)
+    for step in (99_999_998, 99_999_999, 100_000_000, 100_000_001):
+        put(run, 1, step)
+    assert prune(run, 2) == ["step_99999999", "step_99999998"]
+    resume = choose(run)
+    assert resume is not None
+    assert resume.step == 100_000_001
+
+
 def test_more_to_keep_than_there_are(run: RunFolder) -> None:
     assert prune(run, 100) == []
     assert len(steps(run)) == 6
