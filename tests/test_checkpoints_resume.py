@@ -11,7 +11,9 @@ import pytest
 from checkpoint_kit import RUN, mine, names, new_run, put, stage, take
 
 from relay_agent.checkpoints.disk import Disk
+from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import MANIFEST, verify
+from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import Resume, choose, remains
 from relay_agent.checkpoints.staging import StagingWatch
@@ -56,6 +58,27 @@ def test_times_names_and_pointers_decide_nothing(run: RunFolder) -> None:
     (run.ckpt / "latest").symlink_to("step_00000010")
     (run.ckpt / "latest.json").write_text('{"name": "step_00000010"}')
     assert chosen(run).step == 20
+
+
+def test_a_copy_is_as_good_as_what_was_copied(run: RunFolder, tmp_path: Path) -> None:
+    """Of the folder of a run onto another volume, by whatever copies bytes: times, links and order are not kept."""
+    for step in (10, 20, 30):
+        put(run, 1, step)
+    take(run, 2, "step_00000030")
+    put(run, 2, 40)
+    files = [path for path in run.root.rglob("*") if path.is_file() and not path.is_symlink()]
+    copied = tmp_path / "elsewhere" / "runs" / RUN
+    for path in sorted(files, reverse=True):
+        target = copied / path.relative_to(run.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    there = open_run(tmp_path / "elsewhere", RUN)
+    assert names(there) == names(run)
+    assert prune(there, 4) == []
+    resume = chosen(there)
+    assert (resume.step, resume.bad) == (40, ())
+    assert names(there) == names(run)
+    assert highest_claim(there) == 2
 
 
 def test_a_torn_newest_gives_way_and_is_kept_aside(run: RunFolder) -> None:
@@ -147,6 +170,36 @@ def test_bases_that_go_in_circles_end(run: RunFolder) -> None:
         (run.claims / "00000002.json").read_bytes().replace(b'"epoch":2', b'"epoch":1').replace(b"010", b"020")
     )
     assert chosen(run).step == 20
+
+
+def test_the_name_that_a_claim_rests_on_is_nobody_elses(run: RunFolder) -> None:
+    """Its own was damaged and is set aside: of the same name and beside the line, another would be taken for it."""
+    put(run, 1, 5)
+    take(run, 2, "step_00000005")
+    put(run, 2, 6)
+    (run.ckpt / "step_00000005" / MANIFEST).write_bytes(b"torn")
+    assert chosen(run).name == "step_00000006"
+    take(run, 3, "step_00000006")
+    late = put(run, 1, 5, "of a holder that was cut off before epoch 2")
+    again = put(run, 3, 5, "after a rollback")
+    assert (late.name, again.name) == ("step_00000005.e00000001", "step_00000005.e00000003")
+    order = survey(run)
+    assert [sealed.name for sealed in order.line] == [again.name, "step_00000006"]
+    assert [sealed.name for sealed in order.orphans] == [late.name]
+    assert [sealed.name for sealed in survey(run, 2).line] == ["step_00000006"]
+
+
+def test_nothing_rests_on_what_was_published_later(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a volume where such a name was given twice."""
+    put(run, 1, 5)
+    take(run, 2, "step_00000005")
+    put(run, 2, 6)
+    (run.ckpt / "step_00000005" / MANIFEST).write_bytes(b"torn")
+    take(run, 3, chosen(run).name)
+    monkeypatch.setattr("relay_agent.checkpoints.publish.free_name", lambda *_, **__: "step_00000005")
+    put(run, 3, 5, "after a rollback")
+    assert [sealed.name for sealed in survey(run, 2).line] == ["step_00000006"]
+    assert [sealed.name for sealed in survey(run).line] == ["step_00000005", "step_00000006"]
 
 
 def test_half_written_staging_of_a_dead_pod_is_never_offered(run: RunFolder) -> None:

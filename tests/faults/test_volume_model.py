@@ -42,8 +42,8 @@ class Saved:
 
 @dataclass
 class Model:
-    bases: dict[int, str | None] = field(default_factory=dict)
-    """By epoch claimed."""
+    bases: dict[int, Saved | None] = field(default_factory=dict)
+    """By epoch claimed; that very checkpoint, gone or not, and no other of its name."""
     saved: dict[str, Saved] = field(default_factory=dict)
     """What is published and not gone, by name."""
 
@@ -58,8 +58,8 @@ class Model:
         while True:
             own = [s for s in self.saved.values() if s.epoch == epoch and (upto is None or s.seq <= upto)]
             found += sorted(own, key=lambda saved: -saved.seq)
-            base = self.saved.get(self.bases.get(epoch) or "")
-            if base is None:
+            base = self.bases.get(epoch)
+            if base is None or self.saved.get(base.name) is not base:
                 return found
             epoch, upto = base.epoch, base.seq
 
@@ -103,7 +103,7 @@ class Volume(RuleBasedStateMachine):
         epoch = highest_claim(self.run) + 1
         assert epoch == self.model.tip + 1
         take(self.run, epoch, base)
-        self.model.bases[epoch] = base
+        self.model.bases[epoch] = expected
         self.salvage(epoch)
 
     def salvage(self, epoch: int) -> None:
@@ -126,7 +126,8 @@ class Volume(RuleBasedStateMachine):
 
     def note(self, name: str, step: int, epoch: int, maker: int) -> None:
         seq = 1 + max((saved.seq for saved in self.model.saved.values()), default=0)
-        assert name not in self.model.saved, "a name is given once"
+        rested_on = {base.name for base in self.model.bases.values() if base}
+        assert name not in self.model.saved.keys() | rested_on, "a name is given once"
         self.model.saved[name] = Saved(name, step, epoch, seq, maker)
 
     @rule(data=st.data())
@@ -203,7 +204,7 @@ class Volume(RuleBasedStateMachine):
         line = [saved for saved in self.model.line() if saved.whole]
         beside = [saved for saved in self.model.beside() if saved.whole]
         spared = {saved.name for saved in (line + beside)[: max(2, keep)]} | {saved.name for saved in line[:2]}
-        spared |= {base for base in self.model.bases.values() if base}
+        spared |= {base.name for base in self.model.bases.values() if base}
         tips = {saved.epoch: saved.name for saved in reversed(beside)}
         spared |= set(tips.values())
         expected = [saved.name for saved in line + beside if saved.name not in spared]
@@ -233,7 +234,7 @@ class Volume(RuleBasedStateMachine):
         for epoch, base in self.model.bases.items():
             claim = read_claim(self.run, epoch)
             assert claim is not None
-            assert claim.base == base
+            assert claim.base == (base and base.name)
         for saved in self.model.saved.values():
             if saved.whole:
                 assert verify(self.run.ckpt / saved.name, RUN).step == saved.step

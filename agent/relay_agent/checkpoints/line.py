@@ -27,6 +27,11 @@ class Line:
         """Every claim's base."""
         return frozenset(claim.base for claim in self.claims.values() if claim and claim.base)
 
+    @property
+    def rested_on(self) -> frozenset[str]:
+        """Names that claims or manifests have as their base, whether or not it is still there."""
+        return self.bases | {sealed.manifest.base for sealed in self.line + self.orphans if sealed.manifest.base}
+
     def claimed_base(self, epoch: int) -> str | None:
         claim = self.claims.get(epoch)
         return claim.base if claim else None
@@ -65,16 +70,15 @@ def survey(run: RunFolder, tip: int | None = None) -> Line:
         by_epoch[sealed.manifest.epoch].append(sealed)
 
     line: list[Sealed] = []
-    seen: set[int] = set()
     epoch = tip if tip is not None else max(claims or by_epoch, default=0)
     upto: int | None = None  # seq of the checkpoint the epoch above resumed from
-    while epoch not in seen:
-        seen.add(epoch)
+    while True:
         own = [sealed for sealed in by_epoch[epoch] if upto is None or sealed.manifest.seq <= upto]
         line += own
         claim = claims.get(epoch)
         base = claim.base if claim else own[-1].manifest.base if own else None
-        if base is None or base not in by_name:
+        # What an epoch resumed from was there before it: one of its own or a later epoch only has that name.
+        if base is None or base not in by_name or by_name[base].manifest.epoch >= epoch:
             break
         epoch, upto = by_name[base].manifest.epoch, by_name[base].manifest.seq
 

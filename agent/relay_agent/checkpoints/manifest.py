@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -178,11 +179,11 @@ def _compare(manifest: Manifest, tree: Tree) -> None:
         raise Torn(f"{min(listed)!a} is missing")
 
 
-def free_name(ckpt: Path, step: int, epoch: int) -> str:
-    """A name nothing in `ckpt` has: `step_N`, else `step_N.eE`, else `step_N.eE.2`, …"""
+def free_name(ckpt: Path, step: int, epoch: int, taken: Collection[str] = ()) -> str:
+    """A name nothing in `ckpt` has, nor is `taken`: `step_N`, else `step_N.eE`, else `step_N.eE.2`, …"""
     name = step_name(step)
     suffix = 1
-    while os.path.lexists(ckpt / name):
+    while name in taken or os.path.lexists(ckpt / name):
         name = step_name(step, epoch) + (f".{suffix}" if suffix > 1 else "")
         suffix += 1
     return name

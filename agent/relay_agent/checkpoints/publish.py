@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,9 +119,9 @@ def publish(
                 with folder(name, dir_fd=root) as below:
                     disk.fsync(below)
             if run.atomic:
-                sealed = _commit(disk, run, root, staged, tree, manifest, still_mine)
+                sealed = _commit(disk, run, root, staged, tree, manifest, line.rested_on, still_mine)
             else:
-                sealed = _commit_copy(disk, run, root, tree, manifest, still_mine, check)
+                sealed = _commit_copy(disk, run, root, tree, manifest, line.rested_on, still_mine, check)
                 with suppress(OSError):  # it is found to be the same when it is looked at again
                     throw_away(run, staged.path, disk)
     _point(disk, run, sealed, epoch, wall())
@@ -136,11 +136,13 @@ def _commit(
     staged: Staged,
     tree: Tree,
     nameless: Manifest,
+    taken: Collection[str],
     still_mine: Callable[[], bool],
 ) -> Sealed:
-    """Seal the folder open as `root` and rename it into the line, under the first name that is free."""
+    """Seal the folder open as `root` and rename it into the line, under the first name that is free. `taken`: names
+    that something rests on, though what had them may be set aside."""
     while True:
-        name = free_name(run.ckpt, nameless.step, nameless.epoch)
+        name = free_name(run.ckpt, nameless.step, nameless.epoch, taken)
         sealed = _seal(disk, root, run, msgspec.structs.replace(nameless, name=name))
         _unchanged(root, tree)
         if not still_mine():
@@ -172,13 +174,14 @@ def _commit_copy(
     root: int,
     tree: Tree,
     nameless: Manifest,
+    taken: Collection[str],
     still_mine: Callable[[], bool],
     check: Check,
 ) -> Sealed:
     """Where folders are not renamed in one step: copy it to its place, and write the manifest there last."""
     empty_trash(run, disk)
     while True:
-        target = run.ckpt / free_name(run.ckpt, nameless.step, nameless.epoch)
+        target = run.ckpt / free_name(run.ckpt, nameless.step, nameless.epoch, taken)
         try:
             disk.mkdir(target)
             break
