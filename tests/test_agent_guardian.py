@@ -323,6 +323,34 @@ STRANGER = f"env -i {shutil.which('setsid')} {shutil.which('bash')} -c ': MARK; 
 """A daemon of its own session without a variable: nothing but its group says whose it is."""
 
 
+BEARING = """
+import os, sys, time
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.002)
+"""
+"""Never the same process for long: whoever is killed has a child by then."""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["the trainer ended", "the guardian was killed"])
+async def test_who_is_born_while_the_others_are_stopped_is_stopped_too(
+    tmp_path: Path, marked: str, killed: bool
+) -> None:
+    program = f"{sys.executable} -c '{BEARING}' {marked}"
+    trainer, _ = await start(tmp_path, f"({program} &); while ! test -e {tmp_path}/end; do sleep 0.02; done")
+    while len(with_word(marked)) < 2:
+        await asyncio.sleep(0.01)
+    if killed:
+        assert trainer._child is not None
+        trainer._child.send_signal(signal.SIGKILL)
+    else:
+        (tmp_path / "end").touch()
+    await asyncio.wait_for(trainer.gone, 15)
+    assert with_word(marked) == []
+
+
 async def test_a_killed_guardian_leaves_no_stranger_behind(tmp_path: Path, marked: str) -> None:
     await needs_a_group()
     stranger = STRANGER.replace("MARK", marked)
