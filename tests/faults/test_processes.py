@@ -192,6 +192,36 @@ def test_the_commander_restarted_every_second(tmp_path: Path) -> None:
             assert row["published"] == total // 40
 
 
+# -- no processor --------------------------------------------------------------------------------------------------
+
+TAKES_ALL = """
+import os, time
+children = []
+for _ in range(4 * os.cpu_count()):
+    if not (child := os.fork()):
+        while True:
+            pass
+    children.append(child)
+for step in range(1, 101):
+    print(f"step {step}/100 loss 1.0", flush=True)
+    time.sleep(0.06)
+for child in children:
+    os.kill(child, 9)
+"""
+
+
+def test_a_trainer_that_takes_every_processor_costs_no_lease(tmp_path: Path) -> None:
+    """Its agent has to renew beside it, several times over."""
+    (tmp_path / "trainer.py").write_text(TAKES_ALL)
+    with rigged(tmp_path, lease_seconds=3.0) as rig:
+        agent = rig.agent(f"exec {sys.executable} {tmp_path}/trainer.py")
+        assert agent.wait(60) == 0, agent.says()
+        run = rig.run()
+        assert (run["status"], run["epoch"], len(run["attempts"])) == ("completed", 1, 1)
+        assert "run.lost" not in rig.kinds()
+        assert steps(rig.lines()) == list(range(1, 101)), "every line, once, in order"
+
+
 # -- no space ------------------------------------------------------------------------------------------------------
 
 
