@@ -10,6 +10,7 @@ from dashboard_fleet import RUNS, WORKERS, backlog, fleet, run, scripted
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
+from relaytui.client.answers import RunDetail
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.link import Link, LinkState
 from relaytui.client.mirror import Mirror
@@ -250,6 +251,24 @@ async def test_the_cause_of_a_failure_is_read_in_a_narrow_terminal(commander: Sc
     commander.greeting = [snapshot([failed])]
     async with dashboard(commander) as rig:
         await rig.shows("sft-sh", "the trainer ended", "lower the batch size", "…")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (80, 17)])
+async def test_the_run_s_own_screen_says_the_whole_of_why_it_failed(
+    commander: ScriptedCommander, size: tuple[int, int]
+) -> None:
+    failed = run("sft-shakespeare", RunStatus.FAILED, epoch=3, message=REASON, loss=3.9)
+    commander.greeting = [snapshot([failed])]
+    commander.answers["GET", "/api/runs/sft-shakespeare"] = (200, RunDetail(NOW, failed, [], []))
+    async with dashboard(commander, size=size) as rig:
+        await opened(rig)
+        said = await rig.shows("esc back", "lower the batch size")
+        assert REASON in " ".join(said.split())
+        assert "log" in said
+        await rig.press("v")
+        assert REASON in " ".join((await rig.shows("esc back")).split())
+        await commander.tell(RunChanged(NOW, run("sft-shakespeare", RunStatus.QUEUED, message="", updated_at=NOW + 1)))
+        await rig.shows("○ queued", without="batch size")
 
 
 async def test_at_the_first_line_there_is_no_older_one_and_that_is_said(commander: ScriptedCommander) -> None:

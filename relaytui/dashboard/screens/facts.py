@@ -108,23 +108,23 @@ def progress_line(row: RunRow, width: int) -> list[Piece]:
 
 def why(row: RunRow) -> list[Piece]:
     ink = "bad" if row.status is RunStatus.FAILED else "muted"
-    return [Piece(clean(row.message, 300), ink)] if row.message else []
+    return [Piece(clean(row.message, 2_000), ink)] if row.message else []
 
 
 def why_lines(row: RunRow, width: int, rows: int) -> list[list[Piece]]:
     return [[Piece(" "), *line] for piece in why(row) for line in shortened(piece, max(8, width - 2), rows)]
 
 
-def run_lines(row: RunRow, mirror: Mirror, width: int, height: int = 4) -> list[list[Piece]]:
-    """The head of a run's own screen. The message has a line of its own: the last, or where there are only three the
-    numbers' one if the run is over."""
+def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int) -> list[list[Piece]]:
+    """The head of a run's own screen, in `least` lines: the message has the last one, or where there are only three the
+    numbers' one if the run is over. Why nobody trains it any more takes as many as it needs, up to `most` more."""
     now = mirror.now
     numbers = [Piece(" "), *joined(metrics(row), saved(row))]
-    said = [Piece(" "), *why(row)]
+    said = why_lines(row, width, 1 if row.status.active else most) or [[]]
     lines = [as_many_as_fit(heading(row), holding(row, now), width), progress_line(row, width)]
-    if height > 3:
-        return [*lines, numbers, said]
-    return [*lines, said if row.message and row.status.ended else numbers]
+    if least > 3:
+        return [*lines, numbers, *said]
+    return [*lines, *(said if row.message and row.status.ended else [numbers])]
 
 
 def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:

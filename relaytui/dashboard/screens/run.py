@@ -54,7 +54,18 @@ class RunHead(Lines):
         if row is None:
             said = "reading …" if not screen.mirror.loaded else "the commander does not know this run"
             return [[Piece(" "), Piece(screen.run_id, "strong"), Piece(f"  {said}", "muted")]]
-        return [list(line) for line in run_lines(row, screen.mirror, width, self.size.height)]
+        least = 3 if screen.has_class("-short") else 4
+        most = max(1, screen.size.height // 4)
+        return [list(line) for line in run_lines(row, screen.mirror, width, least=least, most=most)]
+
+    def get_content_height(self, container: object, viewport: object, width: int) -> int:
+        return len(self.compose_lines(width))
+
+    def refresh_content(self) -> None:
+        before = len(self._shown)
+        super().refresh_content()
+        if len(self._shown) != before:
+            self.refresh(layout=True)
 
 
 class RunScreen(RelayScreen):
