@@ -206,8 +206,7 @@ def test_the_very_first_start_in_an_empty_home(terminal: Terminal, tmp_path: Pat
     terminal.keys("q")
     terminal.given_back(0)
     state = home / ".local" / "state" / "relay-tui"
-    assert (state / "log").is_dir()
-    assert [path.stat().st_mode & 0o077 for path in (state, state / "log")] == [0, 0]
+    assert [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077] == []
 
 
 def test_the_first_frame_waits_for_nothing_that_only_what_follows_needs(
@@ -315,6 +314,10 @@ def test_a_log_is_kept_for_its_owner_alone_and_does_not_grow_for_ever(tmp_path: 
     assert path.read_text().endswith("ERROR relaytui.dashboard: one \\udcff\n")
     assert path.with_suffix(".log.1").stat().st_size == MAX_LOG_BYTES + 1
     assert path.stat().st_mode & 0o777 == 0o600
+    way = tmp_path / "state" / "log"
+    with logging_to(way / "dashboard.log"):
+        logging.getLogger("relaytui.dashboard").error("one")
+    assert [folder.stat().st_mode & 0o777 for folder in (way, way.parent)] == [0o700, 0o700]
 
 
 def test_a_crash_gives_the_terminal_back_and_tells_no_secret(terminal: Terminal, tmp_path: Path) -> None:
