@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
+import resource
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_agent import guardian, supervise
+from relay_agent import guardian, supervise, takeover
 from relay_agent.guardian import cgroup
 from relay_agent.supervise import Supervised, stop_leftovers
 from relaytui.wire.errors import RelayError
@@ -398,3 +403,166 @@ async def test_without_a_group_a_trainer_runs_as_it_did(tmp_path: Path) -> None:
     for nothing in (cgroup.enter, cgroup.kill, cgroup.remove):
         nothing("")
     assert cgroup.find("") == []
+
+
+class Bare:
+    """A real guardian with a trainer, and the agent's end of the line to it."""
+
+    def __init__(self, tmp_path: Path, script: str, log: Path | None = None, pod: Path | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        self.folder = pod or tmp_path / "pod"
+        if pod is None:
+            self.folder.mkdir()
+        self.guard = f"bare-{os.getpid()}-{random.getrandbits(64):x}"
+        self.said = tmp_path / "said"
+        command = [sys.executable, "-I", "-S", str(supervise.MAIN), str(theirs.fileno())]
+        command += [
+            str(log or tmp_path / "log"),
+            self.guard,
+            "1.0",
+            "60.0",
+            str(self.folder),
+            "--",
+            "bash",
+            "-c",
+            script,
+        ]
+        with self.said.open("wb") as said:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=(theirs.fileno(),),
+                stderr=said,
+                env={"PATH": os.environ["PATH"], guardian.MARKER: self.guard},
+            )
+        theirs.close()
+        self.line = ours
+        self.line.settimeout(10.0)
+        kind, _, payload = self.hear()
+        self.alone = payload if kind == guardian.ALONE else None
+        if kind == guardian.ALONE:
+            kind, _, payload = self.hear()
+        assert kind == guardian.STARTED
+        self.trainer = int(payload)
+        self.until(guardian.OUTPUT)  # it has its trap
+
+    def hear(self) -> tuple[bytes, int, bytes]:
+        """The next thing that it says."""
+        with self.line.makefile("rb", buffering=0) as file:
+
+            def exactly(length: int) -> bytes:
+                data = b""
+                while len(data) < length and (more := file.read(length - len(data))):
+                    data += more
+                return data
+
+            kind, offset, length = guardian.HEADER.unpack(exactly(guardian.HEADER.size))
+            return kind, offset, exactly(length)
+
+    def until(self, kind: bytes) -> bytes:
+        """What it says of that kind."""
+        while (said := self.hear())[0] != kind:
+            continue
+        return said[2]
+
+    def call(self) -> None:
+        """Be its next agent."""
+        self.line.close()
+        self.line = socket.socket(socket.AF_UNIX)
+        self.line.settimeout(10.0)
+        takeover._connect(self.line, str(self.folder / guardian.SOCKET))
+
+    def close(self) -> None:
+        self.line.close()
+        self.process.kill()
+        self.process.wait()
+        stop_leftovers(self.guard)
+
+
+LONG = "trap 'echo saved; exit 3' TERM; while :; do echo at work; sleep 0.05; done"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Bare]:
+    made = Bare(tmp_path, LONG)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+ODD = [
+    b"", b"\n", b"\n" * 5000, b"D\n", b"Dnan\n", b"Dinf\n", b"D-1\n", b"D1e999\n", b"D" + b"9" * 5000 + b"\n",
+    b"D1_0x\n", b"D\xff\n", b"KK\n", b"T \n", b"K", b"T", b"X" * 300_000, b"\0" * 70_000 + b"\n", "Dö\n".encode(),
+]  # fmt: skip
+"""None is an order: half of one at the most."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_byte_from_its_socket_ends_the_guardian(bare: Bare, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        junk = rng.choice(ODD) if rng.random() < 0.5 else rng.randbytes(rng.randint(1, 20_000))
+        junk = junk.replace(b"\nK\n", b"").replace(b"\nT\n", b"").replace(b"\nD", b"\nd")
+        with contextlib.suppress(OSError):  # it may be full
+            bare.line.settimeout(0.2)
+            bare.line.sendall(junk)
+        if rng.random() < 0.3:
+            bare.line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if rng.random() < 0.6:
+            bare.call()
+        assert bare.process.poll() is None, bare.said.read_text()
+        assert alive(bare.trainer)
+    bare.call()
+    assert bare.hear()[0] == guardian.STARTED
+    bare.line.sendall(b"half of one\n" + guardian.STOP + b"\n")
+    assert bare.until(guardian.EXITED) == b"3"
+    assert bare.process.wait(10) == 0
+    assert bare.said.read_text() == ""
+
+
+def test_what_fails_in_the_guardian_is_said_and_the_trainer_lives_on(tmp_path: Path) -> None:
+    """Without a thread, a descriptor or room in memory now and then: it serves whatever can be served."""
+    bare = Bare(tmp_path, LONG)
+    try:
+        limits = [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 1 << 20)]
+        for which, limit in limits:
+            before = resource.prlimit(bare.process.pid, which)
+            resource.prlimit(bare.process.pid, which, (limit, before[1]))
+            for _ in range(3):
+                with contextlib.suppress(OSError):  # who calls while it cannot answer waits, or is turned away
+                    bare.call()
+                    bare.line.sendall(b"D1e3000\n")
+                assert bare.process.poll() is None, bare.said.read_text()
+            if which == resource.RLIMIT_NOFILE:
+                eventually(lambda: b"relay-guardian: " in bare.said.read_bytes())
+            resource.prlimit(bare.process.pid, which, before)
+        assert alive(bare.trainer)
+        bare.call()
+        assert bare.hear()[0] == guardian.STARTED
+        bare.line.sendall(guardian.KILL + b"\n")
+        bare.until(guardian.GONE)
+        assert not alive(bare.trainer)
+    finally:
+        bare.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_to_all_of_a_pods_processes_does_not_end_the_guardian(bare: Bare, number: int) -> None:
+    os.kill(bare.process.pid, number)
+    bare.line.sendall(guardian.STOP + b"\n")
+    assert bare.until(guardian.EXITED) == b"3"
+
+
+def test_a_name_that_is_no_text_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    """Neither the socket nor the log can be made there, and both names go into what is said of that."""
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    folder.mkdir()
+    bare = Bare(folder, LONG, log=folder / "none" / "log", pod=folder / "none")
+    try:
+        kinds = {bare.hear()[0] for _ in range(3)}
+        assert kinds <= {guardian.LOG_LOST, guardian.OUTPUT, guardian.STARTED}
+        assert bare.alone is not None
+        assert b"\xff\xfe" in bare.alone
+        assert alive(bare.trainer)
+    finally:
+        bare.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
 
+from relay_agent import guardian
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.progress import Progress
 from relay_agent.stop import Stop
@@ -471,6 +472,24 @@ def test_a_trainer_that_saves_and_exits_0_when_told_to_stop(rig: Rig, name: str,
     assert agent.wait() == code
     assert (rig.told()["status"], rig.told()["exit_code"]) == ("PREEMPTED", code)
     assert rig.run()["status"] == "queued"
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_to_every_process_of_a_job_ends_neither_agent_nor_trainer(rig: Rig, number: int) -> None:
+    """As a scheduler warns: the trainer is told, and what keeps it alive is not ended by it."""
+    command = f"trap 'echo warned' {number}; echo up; until [ -e {rig.root}/go ]; do sleep 0.05; done; echo step 1/1"
+    agent = rig.agent(command)
+    log = rig.folder / "logs/e00000001.log"
+    eventually(lambda: log.exists() and "up" in log.read_text(), "a trainer that listens")
+    for pid in [agent.process.pid, *guardian.tree(rig.guard())]:
+        with contextlib.suppress(ProcessLookupError):  # a sleep that is over
+            if Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+                os.kill(pid, number)
+    (guard,) = (pid for pid, (parent, _) in guardian.processes().items() if parent == agent.process.pid)
+    os.kill(guard, number)
+    eventually(lambda: "warned" in log.read_text(), "the trainer's own handler")
+    (rig.root / "go").touch()
+    assert agent.wait() == 0, agent.says()
 
 
 def test_drained_and_exited_0_is_0(rig: Rig) -> None:

@@ -167,6 +167,8 @@ class Runner:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # a scheduler's warning goes to every process of a job
+            loop.add_signal_handler(number, lambda: None)
         with contextlib.suppress(ValueError, OSError):
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away ends no training
         reap_orphans(loop)

@@ -254,6 +254,8 @@ class Supervised:
                     self._not_later_than(self._last_word)
                 elif kind == guardian.ALONE:
                     say(f"no later agent can take this trainer over: {payload.decode(errors='replace')}")
+                elif kind == guardian.TROUBLE:
+                    say(f"the guardian is in trouble: {payload.decode(errors='replace')}; training goes on")
                 elif kind == guardian.LOG_LOST:
                     say(f"the trainer's log is not written: {payload.decode(errors='replace')}; training goes on")
                 elif kind == guardian.REFUSED:

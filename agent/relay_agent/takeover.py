@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -166,7 +167,7 @@ def _call(folder: Path) -> socket.socket | None:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             short = Path(f"/proc/self/fd/{at}")  # a socket's whole path may have 107 bytes
-            line.connect(str((short if short.exists() else folder) / guardian.SOCKET))
+            _connect(line, str((short if short.exists() else folder) / guardian.SOCKET))
         finally:
             os.close(at)
         thaw(_peer(line))
@@ -177,6 +178,19 @@ def _call(folder: Path) -> socket.socket | None:
         pass
     line.close()
     return None
+
+
+def _connect(line: socket.socket, path: str) -> None:
+    """Whoever called before and went away is in its queue still, until it comes to them."""
+    until = time.monotonic() + GREETING
+    while True:
+        try:
+            line.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
 
 
 def _peer(line: socket.socket) -> int:

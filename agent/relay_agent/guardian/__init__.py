@@ -19,6 +19,7 @@ from relay_agent.guardian.protocol import (
     SOCKET,
     STARTED,
     STOP,
+    TROUBLE,
 )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "SOCKET",
     "STARTED",
     "STOP",
+    "TROUBLE",
     "carries",
     "handles",
     "is_plain",

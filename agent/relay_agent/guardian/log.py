@@ -26,25 +26,43 @@ class Log:
         self._path = path
         self._code = 0
         self._fd = -1
+        self._ended = False  # nobody writes any more
 
     def start(self) -> None:
         self._done.acquire()
-        _thread.start_new_thread(self._write_all, ())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:  # no thread is to be had here
+            self._end(str(error))
 
     @property
     def waiting(self) -> int:
         """Chunks not on the volume yet."""
-        return self._put - self._written
+        return 0 if self._ended else self._put - self._written
 
     def put(self, offset: int, data: bytes) -> None:
-        self._put += 1
-        self._queue.put((offset, data))
+        if not self._ended:
+            self._put += 1
+            self._queue.put((offset, data))
 
     def close(self, timeout: float, code: int) -> None:
         """All written; and beside it, for whoever comes after a dead agent, how the trainer exited."""
         self._code = code
         self._queue.put(None)
         self._done.acquire(timeout=timeout)
+
+    def _run(self) -> None:
+        trouble = ""
+        try:
+            self._write_all()
+        except Exception as error:  # noqa: BLE001 - a log that is not written is no reason to hold up a trainer
+            trouble = f"{type(error).__name__}: {error}"
+        self._end(trouble)
+
+    def _end(self, trouble: str) -> None:
+        self._ended = True
+        self.trouble = trouble or self.trouble
+        self._done.release()
 
     def _write_all(self) -> None:
         try:
@@ -70,4 +88,3 @@ class Log:
             os.close(fd)
         except OSError as error:
             self.trouble = self.trouble or f"{error.strerror}"
-        self._done.release()

@@ -10,6 +10,9 @@ its own. Standard library only and few modules: it lives as long as the trainer,
 - stops the whole tree on the agent's word, at the deadline the agent gave it, or when there was no agent for ORPHAN
   seconds: a new one takes over through a socket in FOLDER (`-`: none can, and the trainer is stopped at once),
 - says when nothing is left of the tree, and leaves word in FOLDER of how it ended.
+
+Its end is the trainer's (PDEATHSIG): once there is one, no byte from a socket and no failing call ends it. What fails
+is said on stderr and to the agent, and everything else goes on being served.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import signal
 import time
 
 from relay_agent.guardian import cgroup
-from relay_agent.guardian.files import OURS
+from relay_agent.guardian.line import Line
 from relay_agent.guardian.log import LOG_QUEUE, Log
 from relay_agent.guardian.processes import (
     PR_SET_CHILD_SUBREAPER,
@@ -37,24 +40,32 @@ from relay_agent.guardian.protocol import (
     CHUNK,
     DEADLINE,
     EARLY,
-    ENDED,
     EXITED,
     GONE,
-    HEADER,
     KILL,
     LOG_LOST,
-    OUTPUT,
     REFUSED,
-    SOCKET,
     STARTED,
     STOP,
+    TROUBLE,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 PIPE = 1 << 20
+FOR_EVER = 1e12
+"""Seconds: no deadline lies beyond."""
 RUSH = 8
 """Reads in a row, each within RUSH_GAP seconds of the last, after which output is let gather for RUSH_PAUSE: a trainer
 that prints without pause costs little, and one that prints now and then is heard at once."""
 RUSH_GAP, RUSH_PAUSE = 0.001, 0.002
+TRIES = 100
+"""How often what the trainer left is looked for where the system does not let us look."""
 LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
 
 
@@ -62,10 +73,7 @@ class Guardian:
     def __init__(
         self, fd: int, log: str, guard: str, grace: float, orphan: float, folder: str, argv: list[str]
     ) -> None:
-        self.agent = fd
-        self.folder = folder
-        self.listening = -1
-        self.heard = b""  # half a line of the agent's
+        self.line = Line(fd, folder)
         self.deadline = 0.0  # on the boot clock
         self.why = "itself"  # it ended
         self.log = Log(log)
@@ -77,25 +85,26 @@ class Guardian:
         self.pid = 0
         self.code: int | None = None
         self.out = -1
-        self.printed = 0
         self.read_at = 0.0
         self.rush = 0
-        self.pending = b""  # what the agent has not taken yet
-        self.skipped = False  # it missed some output and has to be told how far it got
         self.told_trouble = ""
+        self.said = ""  # what went wrong last
         self.kill_at: float | None = None
-        self.stop_at: float | None = None  # the agent is gone: when to stop the trainer
-        self.alone = False
+        self.left_alone = False  # it was stopped for want of an agent
 
     # -- the trainer ---------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
         """Fork and exec; False with the reason sent when there is nothing to exec."""
-        read, write = os.pipe()
-        failed, fail = os.pipe()
-        parent = os.getpid()
-        self.group = cgroup.make(self.guard)
-        self.pid = os.fork()
+        try:
+            read, write = os.pipe()
+            failed, fail = os.pipe()
+            parent = os.getpid()
+            self.group = cgroup.make(self.guard)
+            self.pid = os.fork()
+        except OSError as error:
+            self.line.tell(REFUSED, f"{error.errno} {error.strerror}".encode())
+            return False
         if self.pid == 0:
             try:
                 os.setsid()
@@ -121,14 +130,14 @@ class Guardian:
         os.close(failed)
         if reason:
             os.waitpid(self.pid, 0)
-            self.tell(REFUSED, reason)
+            self.line.tell(REFUSED, reason)
             return False
         os.set_blocking(self.out, False)
         try:
             fcntl.fcntl(self.out, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE)
         except OSError:
             pass  # a smaller pipe does too
-        self.tell(STARTED, str(self.pid).encode())
+        self.line.tell(STARTED, str(self.pid).encode())
         return True
 
     def reap(self) -> None:
@@ -143,7 +152,7 @@ class Guardian:
             if pid == self.pid and self.code is None:
                 code = os.waitstatus_to_exitcode(status)
                 self.code = code if code >= 0 else 128 - code
-                self.tell(EXITED, str(self.code).encode())
+                self.line.tell(EXITED, str(self.code).encode())
 
     def stop(self, grace: float, why: str) -> None:
         """SIGTERM now, SIGKILL to the whole tree when `grace` seconds have passed. Asking again only shortens it."""
@@ -191,175 +200,126 @@ class Guardian:
             os.close(self.out)
             self.out = -1
             return False
-        offset, self.printed = self.printed, self.printed + len(data)
-        self.log.put(offset, data)
-        if self.pending or self.alone:
-            self.skipped = True
-        else:
-            self.tell(OUTPUT, data, offset)
+        self.log.put(self.line.output(data), data)
         return True
-
-    def tell(self, kind: bytes, payload: bytes, offset: int = 0) -> None:
-        if not self.alone:
-            self.pending += HEADER.pack(kind, offset, len(payload)) + payload
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what the agent takes without waiting for it."""
-        try:
-            while self.pending:
-                self.pending = self.pending[os.write(self.agent, self.pending) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.lost_agent()
-            return
-        if self.skipped:
-            self.skipped = False
-            self.tell(OUTPUT, b"", self.printed)
 
     # -- the agent -----------------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Be there for a new agent. Without that this one's end is the trainer's."""
-        if self.folder == "-":
-            self.orphan = 0.0
-            return
-        import _socket
-
-        try:
-            listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-            here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.chdir(self.folder)  # a socket's whole path may have 107 bytes
-                try:
-                    os.unlink(SOCKET)  # noqa: PTH108
-                except FileNotFoundError:
-                    pass
-                listener.bind(SOCKET)
-                listener.listen(1)
-            finally:
-                os.fchdir(here)
-                os.close(here)
-            self.listening = listener.detach()
-            os.set_blocking(self.listening, False)
-        except OSError as error:
-            self.orphan = 0.0
-            self.tell(ALONE, f"{self.folder}: {error.strerror}".encode())
-
-    def accept(self) -> None:
+    def greet(self) -> None:
         """A new agent: it hears what there is to know, and reads from the log what it missed."""
-        import _socket
-
-        try:
-            fd, _ = _socket.socket(fileno=os.dup(self.listening))._accept()  # type: ignore[attr-defined]
-        except OSError:
-            return
-        if self.agent >= 0:
-            os.close(self.agent)
-        os.set_inheritable(fd, False)
-        os.set_blocking(fd, False)
-        self.agent, self.alone, self.stop_at, self.heard = fd, False, None, b""
         self.told_trouble = ""
-        self.tell(STARTED, str(self.pid).encode())
+        self.line.tell(STARTED, str(self.pid).encode())
         if self.code is not None:
-            self.tell(EXITED, str(self.code).encode())
-        self.tell(OUTPUT, b"", self.printed)
+            self.line.tell(EXITED, str(self.code).encode())
+        self.line.tell_printed()
 
-    def obey(self) -> None:
-        try:
-            words = os.read(self.agent, 4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            words = b""
-        if not words:
-            self.lost_agent()
-            return
-        *lines, self.heard = (self.heard + words).split(b"\n")
-        for line in lines:
-            if line == KILL:
-                self.stop(0.0, "order")
-            elif line == STOP:
-                self.stop(self.grace, "order")
-            elif line.startswith(DEADLINE):
-                self.deadline = float(line[1:])
-
-    def lost_agent(self) -> None:
-        if not self.alone:
-            self.alone = True
-            self.pending = b""
-            self.stop_at = time.monotonic() + self.orphan
-
-    def leave_word(self, leftovers: int) -> None:
-        """How it ended, for an agent that was not there: code, bytes printed, leftovers, why."""
-        if self.folder == "-" or self.code is None:
-            return
-        try:
-            temporary = f"{self.folder}/{ENDED}.tmp"
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OURS, 0o600)
-            os.write(fd, f"{self.code} {self.printed} {leftovers} {self.why}\n".encode())
-            os.fsync(fd)
-            os.close(fd)
-            os.rename(temporary, f"{self.folder}/{ENDED}")  # noqa: PTH104
-        except OSError:
-            pass  # then it is known that it is gone, and not how
+    def obey(self, order: bytes) -> None:
+        if order == KILL:
+            self.stop(0.0, "order")
+        elif order == STOP:
+            self.stop(self.grace, "order")
+        elif order.startswith(DEADLINE):
+            try:
+                at = float(order[1:])
+            except ValueError:
+                return
+            if 0.0 <= at < FOR_EVER:
+                self.deadline = at
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        os.set_inheritable(self.agent, False)  # a trainer that held it would hide our death from the agent
+        os.set_inheritable(self.line.fd, False)  # a trainer that held it would hide our death from the agent
         wake, waker = os.pipe()
-        for fd in (wake, waker, self.agent):
+        for fd in (wake, waker, self.line.fd):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: None)  # the agent decides
-        self.listen()
+        for name in ("SIGCHLD", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+            signal.signal(getattr(signal, name), lambda number, frame: None)  # the agent decides; none of it ends us
+        if self.line.folder == "-":
+            self.orphan = 0.0
+        elif alone := self.line.listen():  # without that, this agent's end is the trainer's
+            self.orphan = 0.0
+            self.line.tell(ALONE, alone)
         if not self.start():
             self._finish(0)
             return 127
         self.log.start()
         while self.code is None:
             self._wait(wake)
-        self._finish(self._sweep(wake))
+        self._finish(self._guarded(self._sweep, wake) or 0)
         return 0
+
+    def _guarded(self, work: Callable[..., T], *args: object) -> T | None:
+        """What `work` gives. Where it fails that is said, and everything else goes on: nobody but us keeps the trainer
+        alive, and what fails now may not fail later."""
+        try:
+            return work(*args)
+        except Exception as error:  # noqa: BLE001
+            words = f"{type(error).__name__} in {getattr(work, '__name__', work)}: {error}"
+            if words != self.said:
+                self.said = words
+                try:
+                    os.write(2, os.fsencode(f"relay-guardian: {words}\n"))
+                except OSError:
+                    pass
+                self.line.tell(TROUBLE, os.fsencode(words))
+            time.sleep(0.02)
+            return None
 
     def _wait(self, wake: int, at_most: float | None = None) -> None:
         """Serve whatever comes first: output, the agent, a dead child, a deadline."""
-        poll = select.poll()
+        for fd, events in self._guarded(self._ready, wake, at_most) or ():
+            self._guarded(self._serve, fd, events, wake)
+        self._guarded(self.reap)
+        self._guarded(self._on_time)
+
+    def _ready(self, wake: int, at_most: float | None) -> list[tuple[int, int]]:
+        poll, line = select.poll(), self.line
         poll.register(wake, select.POLLIN)
         full = self.log.waiting >= LOG_QUEUE  # the volume hangs: the trainer waits, orders are still obeyed
         if self.out >= 0 and not full:
             poll.register(self.out, select.POLLIN)
-        if not self.alone:
-            poll.register(self.agent, select.POLLIN | (select.POLLOUT if self.pending else 0))
-        elif self.listening >= 0:
-            poll.register(self.listening, select.POLLIN)
+        if not line.alone:
+            poll.register(line.fd, select.POLLIN | (select.POLLOUT if line.pending else 0))
+        elif line.listening >= 0:
+            poll.register(line.listening, select.POLLIN)
         limits = [at_most, 0.05 if full else None, 0.5 if self.deadline else None]  # poll does not count suspend
-        limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self.stop_at) if at is not None]
+        limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self._stop_at()) if at is not None]
         timeout = min((limit for limit in limits if limit is not None), default=None)
-        for fd, events in poll.poll(None if timeout is None else timeout * 1000 + 1):
-            if fd == wake:
-                try:
-                    os.read(wake, 4096)
-                except BlockingIOError:
-                    pass
-            elif fd == self.out:
-                self.drain()
-            elif fd == self.listening:
-                self.accept()
-            elif fd == self.agent:
-                if events & select.POLLOUT:
-                    self.flush()
-                if events & ~select.POLLOUT:
-                    self.obey()
-        self.reap()
+        return poll.poll(None if timeout is None else timeout * 1000 + 1)
+
+    def _serve(self, fd: int, events: int, wake: int) -> None:
+        if fd == wake:
+            try:
+                os.read(wake, 4096)
+            except BlockingIOError:
+                pass
+        elif fd == self.out:
+            self.drain()
+        elif fd == self.line.listening:
+            if self.line.accept():
+                self.left_alone = False
+                self.greet()
+        elif fd == self.line.fd:
+            if events & select.POLLOUT:
+                self.line.flush()
+            if events & ~select.POLLOUT:
+                for order in self.line.orders():
+                    self.obey(order)
+
+    def _stop_at(self) -> float | None:
+        """When the trainer is to be stopped for want of an agent."""
+        lost_at = self.line.lost_at
+        return None if lost_at is None or self.left_alone else lost_at + self.orphan
+
+    def _on_time(self) -> None:
+        """What is due by now."""
         now = time.monotonic()
-        if self.stop_at is not None and now >= self.stop_at:
-            self.stop_at = None
+        stop_at = self._stop_at()
+        if stop_at is not None and now >= stop_at:
+            self.left_alone = True
             self.stop(self.grace if self.orphan else min(self.grace, LEFTOVER_GRACE), "orphan")
         if self.deadline:
             left = self.deadline - EARLY - boot_clock()
@@ -367,21 +327,25 @@ class Guardian:
                 self.deadline = 0.0
                 self.stop(max(0.0, left), "deadline")
         if self.kill_at is not None and now >= self.kill_at and self.code is None:
-            cgroup.kill(self.group)
-            signal_all(self.left(), signal.SIGKILL)
             self.kill_at = now + 0.05
+            cgroup.kill(self.group)
+            self._signal_group(signal.SIGKILL)
+            signal_all(self.left(), signal.SIGKILL)
         if self.log.trouble != self.told_trouble:
             self.told_trouble = self.log.trouble
-            self.tell(LOG_LOST, self.told_trouble.encode())
+            self.line.tell(LOG_LOST, os.fsencode(self.told_trouble))
 
     def _sweep(self, wake: int) -> int:
         """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were."""
         asked: set[int] = set()
         kill_at = time.monotonic() + min(self.grace, LEFTOVER_GRACE)
-        empty = 0
-        while empty < 2:
+        empty = blind = 0
+        while empty < 2 and blind < TRIES:
             self.reap()
-            left = self.left()
+            left = self._guarded(self.left)
+            if left is None:
+                blind += 1
+                continue
             if not left:
                 empty += 1
                 continue
@@ -396,23 +360,22 @@ class Guardian:
 
     def _finish(self, leftovers: int) -> None:
         """Take the last of the output, close the log, say the last word."""
-        cgroup.remove(self.group)
+        self._guarded(cgroup.remove, self.group)
         hung_at = time.monotonic() + 10.0
         while self.log.waiting < LOG_QUEUE or time.monotonic() < hung_at:
             if self.log.waiting >= LOG_QUEUE:
                 time.sleep(0.02)
-            elif not self.drain():
+            elif not self._guarded(self.drain):
                 break
         if self.code is not None:
             self.log.close(10.0, self.code)
-        self.leave_word(leftovers)
-        if not self.alone:
-            os.set_blocking(self.agent, True)
+            self.line.leave_word(f"{self.code} {self.line.printed} {leftovers} {self.why}\n")
+        if not self.line.alone:
+            os.set_blocking(self.line.fd, True)
         if self.log.trouble != self.told_trouble:
-            self.tell(LOG_LOST, self.log.trouble.encode())
-        self.skipped = False
-        self.tell(OUTPUT, b"", self.printed)
-        self.tell(GONE, str(leftovers).encode())
+            self.line.tell(LOG_LOST, os.fsencode(self.log.trouble))
+        self.line.tell_printed()
+        self.line.tell(GONE, str(leftovers).encode())
 
 
 def main(argv: list[str]) -> int:

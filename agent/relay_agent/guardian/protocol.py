@@ -16,6 +16,7 @@ LOG_LOST = b"L"  # the log could not be written; payload: why
 EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
 
+TROUBLE = b"W"  # something in it failed, and it goes on; payload: what
 ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
 
 # What the agent says to the guardian, a line each.
