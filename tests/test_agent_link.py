@@ -21,7 +21,7 @@ from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.messages import PROTOCOL, Hello, Message, Renew, Renewed, Welcome
+from relaytui.wire.messages import PROTOCOL, Hello, Message, Problem, Refused, Renew, Renewed, Welcome
 
 GONE = RelayError("unavailable", "connection refused", exit_code=Exit.UNAVAILABLE)
 OTHER = RelayError(
@@ -160,3 +160,92 @@ async def test_a_lease_is_renewed_at_once_in_every_new_session() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def other(run_id: str = "run", epoch: int = 1) -> bytes:
+    return encode(Renewed(1, run_id, epoch, 300.0))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"{", b"[1, 2]", b'{"type":"renewed","request":1}', b'{"type":"nonsense"}', b"\xff\xfe", None,
+        other("another"), other(epoch=2), encode(Refused("another", 1, "superseded", "x", 1)),
+        encode(Refused("run", 2, "released", "x", 1)), encode(Problem("overloaded", "not now", "")),
+    ],
+)  # fmt: skip
+async def test_what_is_no_answer_to_a_renewal_neither_ends_a_lease_nor_extends_it(answer: bytes | None) -> None:
+    """Nonsense, an answer that is somebody else's, a hang-up: the next renewal is asked for all the same."""
+
+    class Odd(Socket):
+        def _answer(self, message: Message) -> None:
+            if not isinstance(message, Renewed) or len(asked) > 1:
+                super()._answer(message)
+            elif answer is None:
+                self.cut()
+            else:
+                self._inbox.put_nowait(WSMessage(WSMsgType.TEXT, answer.decode("latin-1"), None))
+
+        async def send_frame(self, data: bytes, kind: WSMsgType) -> None:
+            if isinstance(decode(data, cast("type[Any]", Hello | Renew)), Renew):
+                clock.now += 10.0
+                asked.append(tenure.lease)
+            await super().send_frame(data, kind)
+
+    class Odds(Sessions):
+        @asynccontextmanager
+        async def connect(self, heartbeat: float) -> AsyncIterator[Socket]:
+            self.sockets.append(Odd())
+            yield self.sockets[-1]
+
+    clock, asked = ManualClock(), list[Lease]()
+    link = Link(
+        cast(Contact, Odds()), Hello(PROTOCOL, "w", "i"), clock, lambda words: None,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, clock.boot())
+    tenure = Tenure(lease, link, Stop(), cast(Teller, None), clock, At(), "sft")
+    tasks = [asyncio.create_task(link.run())]
+    await link.up()
+    tasks.append(asyncio.create_task(tenure.renew()))
+    try:
+        await until(lambda: len(asked) > 2)
+        assert asked[1] == lease
+        assert not asked[2].lost
+        assert asked[2].safe_until > lease.safe_until, "the second answer was one"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_who_is_cancelled_as_the_line_breaks_is_cancelled() -> None:
+    """And does not go on because an answer, here that there will be none, came in the same moment."""
+
+    class Mute(Socket):
+        def _answer(self, message: Message) -> None:
+            if not isinstance(message, Renewed):
+                super()._answer(message)
+
+    class Mutes(Sessions):
+        @asynccontextmanager
+        async def connect(self, heartbeat: float) -> AsyncIterator[Socket]:
+            self.sockets.append(Mute())
+            yield self.sockets[-1]
+
+    clock, sessions = ManualClock(), Mutes()
+    link = Link(
+        cast(Contact, sessions), Hello(PROTOCOL, "w", "i"), clock, lambda words: None,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, clock.boot())
+    tenure = Tenure(lease, link, Stop(), cast(Teller, None), clock, random.Random(1), "sft")
+    running = asyncio.create_task(link.run())
+    await link.up()
+    renewing = asyncio.create_task(tenure.renew())
+    await until(lambda: sessions.sockets[-1].renewed == 1)
+    running.cancel()
+    renewing.cancel()
+    done, _ = await asyncio.wait({running, renewing}, timeout=5)
+    renewing.cancel()
+    assert done == {running, renewing}

@@ -20,6 +20,7 @@ from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import (
     PROTOCOL,
+    REPLACED,
     Ack,
     CommanderMessage,
     Denied,
@@ -49,6 +50,8 @@ SAY_EVERY = 30.0
 """Seconds until it is said again why there is no session."""
 SAY_AGAIN = 5.0
 """The same for a reason that is not the one said last."""
+GIVES_WAY = 30.0
+"""Seconds, about, that one stays away whose incarnation has connected again: the two would throw each other out."""
 SYNC_EVERY = 1.0
 WINDOW = 4
 """Frames of one stream in flight."""
@@ -67,6 +70,10 @@ def longest_pause(outage: float) -> float:
 
 class LinkLost(Exception):  # noqa: N818 - it says what happened
     """No session, or it ended before the answer came: ask again in the next one."""
+
+
+class _Replaced(Exception):  # noqa: N818 - it says what happened
+    """The same incarnation connected elsewhere."""
 
 
 class Pace:
@@ -122,6 +129,7 @@ class Link:
         self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
         self._said: dict[str, float] = {}  # why there was no session, and when that was said
         self._said_last = ""
+        self._namesake = ""  # where another agent of our name is
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
         """Of the attempt that goes on."""
@@ -166,7 +174,8 @@ class Link:
         self._urgent.append(encode(make(number)))
         self._wake.set()
         try:
-            return await asyncio.wait_for(answer, timeout)
+            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 forgets a cancel beside an answer
+                return await answer
         except TimeoutError:
             raise LinkLost("the commander does not answer") from None
         finally:
@@ -231,6 +240,10 @@ class Link:
             who = f"no commander at {self._contact.url}: "
             try:
                 await self._session()
+            except _Replaced:
+                self._say("another process has connected as this very agent, and has its session now: end one of them")
+                await asyncio.sleep(self._rng.uniform(GIVES_WAY / 2, GIVES_WAY))
+                continue
             except RelayError as error:
                 self.trouble = str(error)
                 refused = refused + 1 if error.exit_code == Exit.AUTH else 0
@@ -287,6 +300,7 @@ class Link:
         self.sessions += 1
         self.commander = welcome.commander
         self.trouble = ""
+        self._heed(welcome)
         self._stuck.clear()
         self._pace.restart()
         self._urgent.clear()
@@ -295,6 +309,15 @@ class Link:
         self._up.set()
         self._begun.set()
         self._wake.set()
+
+    def _heed(self, welcome: Welcome) -> None:
+        """Another agent has our name: it is a label, and leases are safe, but people cannot tell the two apart."""
+        if welcome.namesake and welcome.namesake != self._namesake:
+            self._say(
+                f"another agent called {self._hello.worker} is connected too (on {clean(welcome.namesake, 200)}): give"
+                " each its own WORKER_ID, unless that one has just died"
+            )
+        self._namesake = welcome.namesake
 
     def _end(self) -> None:
         self._up.clear()
@@ -363,6 +386,8 @@ class Link:
                 self._on_order(message)
             elif isinstance(message, Problem):
                 raise _told(message)
+            elif isinstance(message, Welcome):
+                self._heed(message)
             elif isinstance(message, Refused) and message.request == 0:
                 self._refused(message)
             elif isinstance(message, Granted | Denied | Renewed | Refused):
@@ -380,6 +405,8 @@ class Link:
             raise RelayError("silent", "the commander does not answer", exit_code=Exit.UNAVAILABLE) from None
         if frame.type is WSMsgType.TEXT:
             return decode(frame.data, CommanderMessage)  # type: ignore[arg-type]  # a union is a type to msgspec
+        if frame.type is WSMsgType.CLOSE and frame.data == REPLACED:
+            raise _Replaced
         if frame.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING):
             reason = clean(str(frame.extra or ""), 200)
             self.trouble = f"it closed the connection{f' ({reason})' if reason else ''}"

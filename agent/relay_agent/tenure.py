@@ -72,7 +72,7 @@ class Tenure:
                         await self._link.up()
                 await asyncio.sleep(0.2)
                 continue
-            if isinstance(answer, Renewed):
+            if isinstance(answer, Renewed) and self._is_ours(answer):
                 self.lease = self.lease.renewed(sent, answer.lease_seconds)
                 if self._unknown:
                     self._tell.event("lease.registered", "the commander knows this lease again")
@@ -90,6 +90,9 @@ class Tenure:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.lease.every * self._rng.uniform(0.9, 1.0)):
                     await self._link.after(session)
+
+    def _is_ours(self, answer: Renewed | Refused) -> bool:
+        return (answer.run_id, answer.epoch) == (self.lease.run_id, self.lease.epoch)
 
     def _renewal(self, number: int) -> Renew | Register:
         lease = self.lease
@@ -126,7 +129,7 @@ class Tenure:
 
     def refused(self, refused: Refused) -> None:
         """A renewal or reports were refused. Only a word that the lease is over ends anything."""
-        if refused.run_id != self.lease.run_id or refused.epoch != self.lease.epoch:
+        if not self._is_ours(refused):
             return
         message = clean(refused.message, 300)
         if refused.code in ("superseded", "released", "not_holder"):

@@ -136,7 +136,8 @@ class FeedSession:
         try:
             while True:
                 try:
-                    await asyncio.wait_for(ready.wait(), BEAT)
+                    async with asyncio.timeout(BEAT):
+                        await ready.wait()
                 except TimeoutError:
                     await send(encode(Beat(now=clock.wall())), WSMsgType.TEXT)
                     continue
