@@ -188,7 +188,6 @@ async def test_what_is_no_answer_to_a_renewal_neither_ends_a_lease_nor_extends_i
 
         async def send_frame(self, data: bytes, kind: WSMsgType) -> None:
             if isinstance(decode(data, cast("type[Any]", Hello | Renew)), Renew):
-                clock.now += 10.0
                 asked.append(tenure.lease)
             await super().send_frame(data, kind)
 
@@ -207,6 +206,7 @@ async def test_what_is_no_answer_to_a_renewal_neither_ends_a_lease_nor_extends_i
     tenure = Tenure(lease, link, Stop(), cast(Teller, None), clock, At(), "sft")
     tasks = [asyncio.create_task(link.run())]
     await link.up()
+    clock.now += 10.0
     tasks.append(asyncio.create_task(tenure.renew()))
     try:
         await until(lambda: len(asked) > 2)
