@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -12,13 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import Agent, Rig, eventually, mock, rigged
+from agent_rig import SECRET, Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
+from relay_agent.contact import Contact
 from relay_agent.guardian import cgroup
+from relay_agent.link import GIVES_WAY, Link
 from relay_agent.pod import Pod, read_note
 from relay_agent.takeover import RULES, Act, Standing, Trainer, backlog, look
 from relaytui.wire.clock import SystemClock
+from relaytui.wire.messages import PROTOCOL, Hello
 
 ORPHAN = {"ORPHAN_TIMEOUT": "60"}
 
@@ -452,6 +457,58 @@ def test_two_agents_at_once_after_ones_death_leave_the_trainer_alone(rig: Rig) -
     (attempt,) = rig.run()["attempts"]
     assert (attempt["outcome"], attempt["last_step"]) == ("completed", 150)
     assert steps(rig) == [f"{n}/150" for n in range(1, 151)]
+
+
+def test_two_agents_of_one_name_are_told_and_hurt_each_other_in_nothing(rig: Rig) -> None:
+    """A name is a label: each trains its own run, and on both pods and in the history stands that there are two."""
+    first = rig.agent(mock("--steps", 100, "--step-seconds", 0.05))
+    eventually(lambda: rig.run()["step"] >= 2, "two steps")
+    second = rig.agent(mock("--steps", 3), worker="pod-a", RUN_ID="run-2", RELAY_AGENT_STATE=str(rig.root / "pod-b"))
+    for agent in (first, second):
+        agent.heard("another agent called pod-a is connected too (on ")
+        agent.heard("give each its own WORKER_ID")
+    assert second.wait() == 0, second.says()
+    kinds = [event["kind"] for event in rig.call("/api/events?limit=1000")["events"]]
+    assert kinds.count("worker.namesake") == 1
+    assert kinds.count("worker.connected") == 2, "neither threw the other out"
+    assert first.says().count("is connected too") == 1
+    assert first.wait() == 0, first.says()
+
+
+async def test_two_agents_of_one_incarnation_do_not_throw_each_other_out_again_and_again(
+    rig: Rig,
+) -> None:
+    """As where a folder was copied with all that binds it: the later one has the session, the earlier says so."""
+    pauses: list[float] = []
+
+    class Still(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            pauses.append(a)
+            return super().uniform(a, b)
+
+    said: list[str] = []
+    links = [
+        Link(
+            Contact(rig.url, SECRET), Hello(PROTOCOL, "pod-a", "i" * 32), SystemClock(), said.append,
+            on_order=lambda order: None, on_refused=lambda refused: None, rng=Still(),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    first = asyncio.create_task(links[0].run())
+    await asyncio.wait_for(links[0].up(), 30)
+    second = asyncio.create_task(links[1].run())
+    await asyncio.wait_for(links[1].up(), 30)
+    try:
+        async with asyncio.timeout(30):
+            while not (said and pauses):
+                await asyncio.sleep(0.01)
+        assert said == ["another process has connected as this very agent, and has its session now: end one of them"]
+        assert pauses == [GIVES_WAY / 2]
+        assert (links[0].connected, links[1].connected) == (False, True)
+    finally:
+        for task in (first, second):
+            task.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
 
 
 def test_what_was_begun_on_another_volume_ends_there(rig: Rig) -> None:

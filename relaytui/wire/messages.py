@@ -16,6 +16,8 @@ from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import OrderKind, Stream
 
 PROTOCOL = 1
+REPLACED = 4001
+"""Close code of a connection whose incarnation has connected again."""
 MAX_FRAME = 1 << 20
 """Bytes in one frame, at most (design §6.5)."""
 MAX_REPORTS = 1_000
@@ -146,6 +148,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     commander: str  # id of this commander's history; another one means its state was lost or replaced
     heartbeat: float  # seconds between pings; a peer silent for 1.5 of them is dead
     now: float
+    namesake: str = ""
+    """Where another agent that is connected and has this one's name runs. Comes again when one turns up later."""
 
 
 class Granted(Message, frozen=True, tag="granted"):

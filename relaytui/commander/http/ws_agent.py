@@ -22,6 +22,7 @@ from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import (
     MAX_FRAME,
     PROTOCOL,
+    REPLACED,
     Acquire,
     AgentMessage,
     Denied,
@@ -51,7 +52,6 @@ RENEWAL_WEIGHT = 100
 """What a renewal counts beside its bytes in a report: it is small on the wire and costs a look into the database."""
 POLICY_VIOLATION = 1008
 INTERNAL = 1011
-REPLACED = 4001
 
 
 class AgentSession:
@@ -114,9 +114,10 @@ class AgentSession:
     async def _serve(self, hello: Hello) -> None:
         core = self._core
         orders = await core.workers.connect(hello, self)
-        self._outbox.send(
-            Welcome(protocol=PROTOCOL, commander=core.generation, heartbeat=HEARTBEAT, now=core.clock.wall())
-        )
+        namesakes = core.workers.namesakes(hello)
+        self.welcome(namesakes[0][0] if namesakes else "")
+        for _, other in namesakes:
+            other.welcome(clean(hello.host, 255))
         for order in orders:
             self._outbox.send(wire_order(order))
         ws = self._ws
@@ -158,6 +159,15 @@ class AgentSession:
             )
         else:
             raise RelayError("bad_message", "a second hello", "say hello once a connection")
+
+    def welcome(self, namesake: str) -> None:
+        core = self._core
+        self._outbox.send(
+            Welcome(
+                protocol=PROTOCOL, commander=core.generation, heartbeat=HEARTBEAT, now=core.clock.wall(),
+                namesake=namesake,
+            )
+        )  # fmt: skip
 
     # -- requests ------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ class Session(Protocol):
     def replace_by_other(self) -> None:
         """The same incarnation connected again: this socket is the dead one."""
 
+    def welcome(self, namesake: str) -> None:
+        """Another agent of the same name has connected, on that host."""
+
 
 class Workers:
     def __init__(self, writer: Writer, board: Board, hub: Hub, clock: Clock) -> None:
@@ -62,14 +65,27 @@ class Workers:
             and not (view.polls or incarnation in self._board.holding)
         ]
 
+        hosts = [host for host, _ in self.namesakes(hello)]
+
         def unit(tx: Tx) -> list[PendingOrder]:
             for incarnation in earlier_rows:
                 history.forget_worker(tx, incarnation)
             history.save_worker(tx, worker)
             history.add_event(tx, now, "worker.connected", worker.worker, worker.host or "connected")
+            if hosts:
+                words = f"{len(hosts) + 1} agents of this name are connected, on {', '.join([worker.host, *hosts])}"
+                history.add_event(tx, now, "worker.namesake", worker.worker, clean(words, 500))
             return attempts.open_orders(tx, worker.incarnation)
 
         return await self._writer.run(unit)
+
+    def namesakes(self, hello: Hello) -> list[tuple[str, Session]]:
+        """Host and connection of other agents that have this one's name. A name is a label: none is refused for it."""
+        return [
+            (view.worker.host or "an unknown host", self._sessions[incarnation])
+            for incarnation, view in self._board.workers.items()
+            if incarnation in self._sessions and incarnation != hello.incarnation and view.worker.worker == hello.worker
+        ]
 
     async def disconnect(self, incarnation: str, session: Session) -> None:
         if self._sessions.get(incarnation) is not session:
