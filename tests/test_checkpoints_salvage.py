@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,21 @@ def test_older_than_what_was_published_is_never_the_newest(run: RunFolder) -> No
     assert after(run, 2).published == []
     assert step_after(run) == 10
     assert aside(run) == ([], ["e00000001.step_10", "e00000001.step_5"])
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_another_of_the_newest_ones_step_is_beside_the_line(run: RunFolder, atomic: bool) -> None:
+    """Where folders are copied, a crash can leave one of that step behind: the same as is published, and only that."""
+    run = replace(run, atomic=atomic)
+    take(run, 2, "step_00000010")
+    stage(run, 2, 10, "other content")
+    done = after(run, 3)
+    assert (done.published, told(done)) == ([], ["checkpoint.orphan"])
+    assert (names(run), step_after(run)) == (["step_00000010"], 10)
+    if not atomic:
+        stage(run, 3, 10)
+        assert told(after(run, 4)) == []
+        assert (names(run), aside(run)) == (["step_00000010"], ([], ["e00000002.step_10"]))
 
 
 def test_a_run_that_begins_anew_takes_nothing(run: RunFolder) -> None:

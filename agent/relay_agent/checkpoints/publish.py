@@ -45,6 +45,10 @@ class Fenced(Exception):  # noqa: N818 - it says what happened
     """The lease is no longer ours: nothing was published."""
 
 
+class Differs(Exception):  # noqa: N818 - it says what was found
+    """Only what the newest of the line holds already was wanted: nothing was published."""
+
+
 @dataclass(frozen=True)
 class Published:
     name: str
@@ -66,13 +70,15 @@ def publish(
     trainer: str = "",
     world_size: int | None = None,
     saved_by: int | None = None,
+    only_again: bool = False,
     healthy: bool = True,
     wall: Callable[[], float] = time.time,
     check: Check = never,
     disk: Disk = SYSTEM,
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
-    trainer saved it, where that is another one. `healthy`: False where its loss was nan or inf then.
+    trainer saved it, where that is another one. `only_again`: Differs unless the newest holds the same. `healthy`:
+    False where its loss was nan or inf then.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. Cancelled by
     `check`. OSError: the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the
@@ -96,6 +102,8 @@ def publish(
         fresh = sealed is None
         if sealed is not None:
             throw_away(run, staged.path, disk)
+        elif only_again:
+            raise Differs
         else:
             manifest = Manifest(
                 relay_manifest=VERSION,

@@ -24,7 +24,7 @@ from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.prune import prune
-from relay_agent.checkpoints.publish import Published, publish
+from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.staging import STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
 from relay_agent.volume import RunFolder, staged_epochs
@@ -150,12 +150,14 @@ class Salvage:
         what = f"{name} of epoch {saved_by}"
         try:
             try:
-                done = self._published(saved_by, staged)
+                done = self._published(saved_by, staged, newest)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self.pruned += prune(self._run, self._keep, still_mine=self._still_mine, disk=self._disk)
-                done = self._published(saved_by, staged)
+                done = self._published(saved_by, staged, newest)
+        except Differs:
+            self._orphan(saved_by, staged, f"the line has another of step {newest}")
         except (Unsettled, Unreadable) as trouble:
             self.told.append(Told("checkpoint.unread", f"{what} stays where it is: {trouble}", name))
         except Torn as torn:
@@ -178,7 +180,7 @@ class Salvage:
             return done.step
         return newest
 
-    def _published(self, saved_by: int, staged: Staged) -> Published:
+    def _published(self, saved_by: int, staged: Staged, newest: int) -> Published:
         return publish(
             self._run,
             staged,
@@ -187,6 +189,7 @@ class Salvage:
             mode=self._mode,
             trainer=self._trainer,
             saved_by=saved_by,
+            only_again=staged.step == newest,
             healthy=self.healthy,
             check=self._check,
             disk=self._disk,
