@@ -51,6 +51,8 @@ class Lease(NamedTuple):
         return self.free()._replace(ended=self.ended or self.called_off)
 
     def extended(self, call: Call) -> Lease:
+        if self.state == HELD and call.at <= self.since:
+            return self
         return self._replace(state=HELD, since=max(self.since, call.at))
 
 

@@ -212,15 +212,15 @@ class Worker:
         if self._socket is None or self._socket.gone.is_set():
             await self._connect()
         dice = self._dice
-        if dice.random() < 0.02:
+        if dice.random() < 0.035:
             self._burst(1 + dice.randrange(4))
             self._world.cuts += 1
             await asyncio.sleep(0 if dice.random() < 0.5 else 0.001)
             self.cut()
             return
-        self._burst(8 + dice.randrange(16))
+        self._burst(16 + dice.randrange(32))
         await self._settled()
-        if self._lease is not None and dice.random() < 0.04:
+        if self._lease is not None and dice.random() < 0.06:
             # Silent for as long as a lease lasts, or a little less.
             wake = self._world.clock.boot() + self._world.length * dice.choice((0.9, 1.0, 1.1, 1.5))
             while self._world.clock.boot() < wake and not until():
@@ -236,9 +236,9 @@ class Worker:
                 messages.append(self._register())
         else:
             messages += [self._renew(*self._lease) for _ in range(size)]
-            if dice.random() < 0.02:
+            if dice.random() < 0.04:
                 messages.append(self._acquire())  # its answer was lost, as far as it knows
-            if dice.random() < 0.15:
+            if dice.random() < 0.25:
                 messages.append(self._end(*self._lease))
         if self._old:
             messages += [self._renew(*dice.choice(self._old)) for _ in range(dice.randrange(3))]
