@@ -15,13 +15,14 @@ from typing import NamedTuple
 from linearize import Call
 
 FREE, HELD, REVOKED, EXPIRED = "free", "held", "revoked", "expired"
+HELD_AFTER = 5
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
 class Lease(NamedTuple):
     """`since`: the earliest moment from which the current lease can be counted. `token`: "" where no answer told it.
     `called_off`: its holder was told to cancel, so that whatever ends this lease ends the run. `floor`: of epochs,
-    since a restore."""
+    since a restore. `silent`: leases in a row that ran out, or fewer; after `HELD_AFTER` the run is held."""
 
     epoch: int = 0  # the highest granted or burned
     ended: bool = False
@@ -33,6 +34,7 @@ class Lease(NamedTuple):
     since: float = 0.0
     called_off: bool = False
     floor: int = 0
+    silent: int = 0
 
     @property
     def newest(self) -> bool:
@@ -46,9 +48,10 @@ class Lease(NamedTuple):
         return self._replace(state=FREE, holder="", request="", token="", since=0.0, called_off=False)
 
     def expired(self) -> Lease:
+        silent = min(HELD_AFTER, self.silent + 1)
         if self.state == HELD and not self.called_off:
-            return self._replace(state=EXPIRED)
-        return self.free()._replace(ended=self.ended or self.called_off)
+            return self._replace(state=EXPIRED, silent=silent)
+        return self.free()._replace(ended=self.ended or self.called_off, silent=silent)
 
     def extended(self, call: Call) -> Lease:
         if self.state == HELD and call.at <= self.since:
@@ -141,11 +144,13 @@ def _acquire(lease: Lease, call: Call, answer: Answer) -> After:
         return lease.expired() if _refused(answer, "ended") else None
     if lease.floor and answer == ("refused", "recovering"):
         return lease
+    if lease.silent == HELD_AFTER and answer == ("refused", "ended"):
+        return lease.free()._replace(ended=True)
     epoch = lease.next_epoch
     if answer is not None and (answer[0] != "granted" or answer[1] != epoch):
         return None
     token = "" if answer is None else str(answer[2])
-    return Lease(epoch, False, HELD, holder, request, epoch, token, call.at, floor=lease.floor)
+    return Lease(epoch, False, HELD, holder, request, epoch, token, call.at, floor=lease.floor, silent=lease.silent)
 
 
 def _renew(lease: Lease, call: Call, answer: Answer) -> After:
@@ -180,7 +185,7 @@ def _register(lease: Lease, call: Call, answer: Answer) -> After:
         return lease.expired() if _refused(answer, "released") else None
     if answer is not None and answer[0] != "ok":
         return None
-    return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor)
+    return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor, silent=lease.silent)
 
 
 def _end(lease: Lease, call: Call, answer: Answer) -> After:
@@ -197,7 +202,7 @@ def _end(lease: Lease, call: Call, answer: Answer) -> After:
     if lease.state == REVOKED:
         return lease.free()
     if lease.state in (HELD, EXPIRED) and lease.newest:
-        return lease.free()._replace(ended=outcome in FINAL or lease.called_off)
+        return lease.free()._replace(ended=outcome in FINAL or lease.called_off, silent=0)
     return lease
 
 
@@ -248,7 +253,7 @@ def _requeue(lease: Lease, call: Call, answer: Answer) -> After:
         return lease if _refused(answer, "not_ended") else None
     if lease.state == REVOKED:
         return lease if _refused(answer, "held") else None
-    return lease._replace(ended=False) if answer is None or answer[0] == "ok" else None
+    return lease._replace(ended=False, silent=0) if answer is None or answer[0] == "ok" else None
 
 
 def _as_seen(lease: Lease, expected: int) -> str | None:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from linearize import Call
-from linearize_lease import EXPIRED, HELD, REVOKED, Lease, LeaseModel
+from linearize_lease import EXPIRED, HELD, HELD_AFTER, REVOKED, Lease, LeaseModel
 
 from relaytui.commander.model.lease import MAX_GRACE, Deny, LeaseState, Refuse
 from relaytui.commander.services.core import Core
@@ -343,8 +343,9 @@ class Leases(RuleBasedStateMachine):
 
 def _restored(lease: Lease, floor: int) -> Lease:
     """Held when the backup was made: as expired, until its holder is heard of or another is granted."""
+    silent = min(HELD_AFTER, lease.silent + (lease.state == HELD))
     state = EXPIRED if lease.state == HELD else lease.state
-    return lease._replace(state=state, floor=floor)
+    return lease._replace(state=state, floor=floor, silent=silent)
 
 
 Leases.TestCase.settings = settings(

@@ -151,7 +151,25 @@ RIGHT = {
         ("register", ("one", 8, A, True), ("ok",)),
     ],
 }  # fmt: skip
+SILENT = [
+    (*GRANTED_1, 0.0, 0.0),
+    *(("acquire", ("two", f"q{n}"), ("granted", n, f"{n}" * 64), n * 100.0, n * 100.0) for n in range(2, 6)),
+]
+RIGHT["held after five without a word, until it is queued again"] = [
+    *SILENT,
+    ("acquire", ("two", "q6"), ("refused", "ended"), 600.0, 600.0),
+    ("renew", (5, "5" * 64), ("refused", "released"), 601.0, 601.0),
+    ("requeue", (5,), ("ok",), 602.0, 602.0),
+    ("acquire", ("two", "q6"), ("granted", 6, B), 603.0, 603.0),
+]
 WRONG = {
+    "held after four": [*SILENT[:4], ("acquire", ("two", "q6"), ("refused", "ended"), 500.0, 500.0)],
+    "held, though one of the five said how it ended": [
+        *SILENT[:4],
+        ("end", (4, "4" * 64, "drained"), ("ok",), 401.0, 401.0),
+        SILENT[4],
+        ("acquire", ("two", "q6"), ("refused", "ended"), 600.0, 600.0),
+    ],
     "two holders": [GRANTED_1, ("acquire", ("two", "q0"), ("granted", 2, B)), ("renew", (1, A), ("ok",))],
     "granted while held": [GRANTED_1, ("acquire", ("two", "q0"), ("granted", 2, B))],
     "an epoch used twice": [
