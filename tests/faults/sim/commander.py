@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import sqlite3
+import tempfile
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +20,7 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store.backup import back_up, backups
 from relaytui.commander.store.changes import Change
+from relaytui.commander.store.database import RELAY, TELEMETRY
 from relaytui.commander.store.opening import open_databases
 from relaytui.commander.store.restore import restore
 from relaytui.commander.store.writer import Writer
@@ -74,6 +80,8 @@ class SimCommander:
         self.host = host
         self.folder = folder
         folder.mkdir(exist_ok=True)
+        for name, data in _new_databases().items():
+            (folder / name).write_bytes(data)
         self.clock = HostClock(loop, host)
         self.settings = CommanderSettings(
             state=folder, lease_seconds=lease_seconds, ckpt_keep_last_n=keep, l1_root="/nowhere", ckpt_interval=1
@@ -131,6 +139,8 @@ class SimCommander:
 
     async def _run(self) -> None:
         opened = open_databases(self.folder)
+        for db in (opened.relay, opened.telemetry):
+            db.execute("PRAGMA synchronous=OFF")  # what is committed stays: this host's disk loses nothing
 
         def committed(changes: list[Change]) -> None:
             core.committed(changes)
@@ -159,14 +169,22 @@ class SimCommander:
         self.process.spawn(session.run(), "session")
         return end
 
-    def query(self, sql: str, *values: Any, telemetry: bool = False) -> list[tuple[Any, ...]]:
-        """What is stored, as committed."""
-        import sqlite3
-        from contextlib import closing
+    @contextmanager
+    def books(self) -> Iterator[sqlite3.Connection]:
+        """What is stored, as committed: of telemetry.db in `lines`."""
+        with closing(sqlite3.connect(self.folder / RELAY.file, isolation_level=None)) as db:
+            db.execute("ATTACH ? AS lines", (str(self.folder / TELEMETRY.file),))
+            yield db
 
-        name = "telemetry.db" if telemetry else "relay.db"
-        with closing(sqlite3.connect(self.folder / name)) as db:
-            return db.execute(sql, values).fetchall()
+
+@functools.cache
+def _new_databases() -> dict[str, bytes]:
+    """The empty databases that every commander begins with."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened = open_databases(Path(folder))
+        for db in (opened.relay, opened.telemetry):
+            db.close()
+        return {schema.file: (Path(folder) / schema.file).read_bytes() for schema in (RELAY, TELEMETRY)}
 
 
 async def _pause() -> None:

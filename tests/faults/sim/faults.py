@@ -60,7 +60,7 @@ class Faults:
             self._chosen = names
         if self.world.bug is not None and self.world.bug.kinds:
             self._chosen = list(self.world.bug.kinds)
-        self.every = rng.uniform(2.0, 12.0 if self.world.bug is None else 3.0)
+        self.every = rng.uniform(1.2, 8.0 if self.world.bug is None else 2.0)
         self._later(rng.expovariate(1 / self.every), self._next)
         self.loop.at(self.world.plan.faulty_for, self._heal_all)
         if "restored backup" in self._chosen:

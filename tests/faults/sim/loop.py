@@ -133,6 +133,19 @@ class Handle:
             self._loop.call_exception_handler({"message": f"Exception in callback {self}", "exception": error})
 
 
+class Timer(Handle):
+    __slots__ = ("_when",)
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Any
+    ) -> None:
+        super().__init__(callback, args, loop, context)
+        self._when = when
+
+    def when(self) -> float:
+        return self._when
+
+
 def _nothing() -> None:
     pass
 
@@ -148,7 +161,7 @@ class Process:
         self.stopped = False
         """By SIGSTOP."""
         self.ready: deque[Handle] = deque()
-        self.timers: list[tuple[float, int, Handle]] = []
+        self.timers: list[tuple[float, int, Timer]] = []
         self.signals: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self.steps_left = -1
         """Callbacks until it crashes; -1: none is planned."""
@@ -227,13 +240,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Timer:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
         if context is None:
             context = contextvars.copy_context()
-        handle = Handle(callback, args, self, context)
+        handle = Timer(when, callback, args, self, context)
         process = context.get(PROCESS) or self.root
         if process.alive:
             heapq.heappush(process.timers, (when, next(self._number), handle))

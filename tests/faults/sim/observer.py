@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -376,9 +377,12 @@ class Observer:
 
     def judge_books(self) -> None:
         """What was acknowledged is stored, and each report once; called while the books lie still."""
-        query = self.world.commander.query
-        stored = dict(query("SELECT epoch, last_seq FROM streams"))
-        lines = dict(query("SELECT epoch, last_seq FROM streams", telemetry=True))
+        with self.world.commander.books() as db:
+            self._judge_acks(db)
+
+    def _judge_acks(self, db: sqlite3.Connection) -> None:
+        stored = dict(db.execute("SELECT epoch, last_seq FROM main.streams").fetchall())
+        lines = dict(db.execute("SELECT epoch, last_seq FROM lines.streams").fetchall())
         for (epoch, name), stream in self.streams.items():
             last = (stored if name == "state" else lines).get(epoch, 0)
             self.check(
@@ -388,9 +392,10 @@ class Observer:
             )
 
     def judge_end(self) -> None:
-        self.judge_books()
-        self._judge_telemetry()
-        self._judge_events()
+        with self.world.commander.books() as db:
+            self._judge_acks(db)
+            self._judge_telemetry(db)
+            self._judge_events(db)
         for commit in self.line:
             self._verify(commit, f"{self.world.ckpt}/{commit.name}")
         if self.world.finished:
@@ -399,11 +404,10 @@ class Observer:
             worked = self.steps >= self.world.plan.total
             self.check("throughput", worked, f"{self.steps} steps of {self.world.plan.total}")
 
-    def _judge_telemetry(self) -> None:
-        rows = self.world.commander.query(
-            "SELECT s.epoch, f.first_seq, f.last_seq, f.data FROM frames f JOIN streams s ON s.id = f.stream "
-            "ORDER BY s.epoch, f.id",
-            telemetry=True,
+    def _judge_telemetry(self, db: sqlite3.Connection) -> None:
+        rows = db.execute(
+            "SELECT s.epoch, f.first_seq, f.last_seq, f.data FROM lines.frames f "
+            "JOIN lines.streams s ON s.id = f.stream ORDER BY s.epoch, f.id"
         )
         at: dict[int, int] = {}
         for epoch, first, last, data in rows:
@@ -430,12 +434,12 @@ class Observer:
             if not line.startswith(f"step {first + n}/"):
                 self.fail("lines in order", f"epoch {epoch}: line {n} is {line!r}")
 
-    def _judge_events(self) -> None:
+    def _judge_events(self, db: sqlite3.Connection) -> None:
         if self.restored:
             return
-        rows = self.world.commander.query("SELECT epoch, kind, count(*) FROM events GROUP BY epoch, kind")
+        rows = db.execute("SELECT epoch, kind, count(*) FROM main.events GROUP BY epoch, kind")
         found = {(epoch, kind): count for epoch, kind, count in rows}
-        applied = dict(self.world.commander.query("SELECT epoch, last_seq FROM streams"))
+        applied = dict(db.execute("SELECT epoch, last_seq FROM main.streams").fetchall())
         for (epoch, name), stream in self.streams.items():
             if name != "state":
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import functools
@@ -18,6 +19,7 @@ from unittest import mock
 
 import relay_agent.attempt
 import relay_agent.checkpoints.tree
+import relay_agent.link
 import relay_agent.pod
 import relay_agent.publisher
 import relay_agent.runner
@@ -65,7 +67,10 @@ def patched(world: World) -> Iterator[None]:
         (sys, "stderr", _Said(world)),
         (relay_agent.runner, "random", SimpleNamespace(Random=lambda: random.Random(rng.random()))),
         (relay_agent.runner, "Contact", world.contact),
-        (relay_agent.publisher, "LOOK_EVERY", 1.5),  # a third of the work of most worlds
+        # What only looks whether there is something to do, and was most of the work of a world.
+        (relay_agent.publisher, "LOOK_EVERY", 2.0),
+        (relay_agent.link, "SYNC_EVERY", 3.0),
+        (relay_agent.attempt, "_ticking", _ticking),
         (relay_agent.trainer, "pod_environment", lambda environ: {"PATH": os.defpath}),  # other tests' matter
         (Schema, "migrations", _migrations),
         (relaytui.commander.store.database, "check_tables", lambda db, path, migrations: None),
@@ -94,6 +99,12 @@ def patched(world: World) -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+async def _ticking(follower: Any) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        follower.tick()
 
 
 _migrations = functools.cache(Schema.migrations)

@@ -56,7 +56,7 @@ class Plan:
             run_id="run",
             lease=lease,
             total=rng.randint(10, 30),
-            step_seconds=rng.uniform(0.5, 2.0),
+            step_seconds=rng.uniform(0.4, 1.5),
             save_every=rng.randint(2, 7),
             save_seconds=rng.choice([0.001, 0.05]),
             saves_at_stop=rng.random() < 0.7,
@@ -68,7 +68,7 @@ class Plan:
             keep=rng.randint(0, 3),
             pods=rng.randint(1, 3) if faulty else 1,
             atomic=rng.random() < 0.8,
-            faulty_for=rng.uniform(20.0, 60.0) if faulty else 0.0,
+            faulty_for=rng.uniform(14.0, 40.0) if faulty else 0.0,
         )
 
     @property
