@@ -395,6 +395,8 @@ async def test_an_act_that_ends_after_its_dialog_is_gone_hurts_nothing(commander
         await rig.shows("SIGTERM")
         dialog = rig.app.screen
         assert isinstance(dialog, DrainDialog)
+        await dialog.query("#facts").remove()
+        dialog.paint()  # they go one after another
         await dialog.query("#dialog").remove()
         dialog.decide_again()
         dialog.paint()

@@ -165,6 +165,21 @@ async def test_the_selection_stays_on_its_run_when_order_and_rows_change(command
         assert table.cursor_key == "rl-rewrite"
 
 
+async def test_the_newest_event_stays_selected_until_another_one_is(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("3")
+        await rig.shows("lease.forced")
+        table = rig.app.screen.query_one("#events", Table)
+        await commander.tell(EventAdded(EventRow(90, NOW, "run.lost", "commander", "nothing heard", "sft-x", 3)))
+        await rig.becomes(lambda: table.cursor_key == "90")
+        await rig.press("j")
+        below = table.cursor_key
+        await commander.tell(EventAdded(EventRow(91, NOW, "run.queued", "commander", "again", "sft-x", 3)))
+        await rig.shows("run.queued")
+        assert (table.cursor_key, table.cursor_index) == (below, 2)
+
+
 async def test_the_filter_counts_and_escape_clears_it(commander: ScriptedCommander) -> None:
     async with dashboard(commander) as rig:
         await rig.shows("sft-sh")

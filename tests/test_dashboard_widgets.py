@@ -10,13 +10,14 @@ from textual.app import App, ComposeResult
 
 from relaytui.client.curve import Curve, Line
 from relaytui.client.logbuffer import LogBuffer
+from relaytui.client.mirror import Mirror
 from relaytui.dashboard.format import age, bar, count, duration, eta, number, percent, rate, size, steps
 from relaytui.dashboard.ink import Ink, Piece
-from relaytui.dashboard.screens.facts import event_lines
+from relaytui.dashboard.screens.facts import event_lines, peek_lines
 from relaytui.dashboard.screens.lists import RUN_COLUMNS, run_item
 from relaytui.dashboard.widgets.chart import Chart, frame_of, plot
 from relaytui.dashboard.widgets.log import LogView
-from relaytui.dashboard.widgets.pieces import fit, folded, width_of
+from relaytui.dashboard.widgets.pieces import fit, folded, named, width_of
 from relaytui.dashboard.widgets.table import Column, Row, Table, place_columns
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
@@ -70,6 +71,41 @@ async def test_only_the_row_that_changed_is_drawn_again() -> None:
         table.show(rows(1_000, {3: "1", 900: "1"}))
         await pilot.pause()
         assert table.drawn == 1
+
+
+async def test_a_number_that_grew_is_not_cut_and_one_that_shrank_moves_no_column() -> None:
+    table = Table((Column("name", "name", 6, 0, grow=20), Column("step", "step", 4, 1, grow=8, right=True, least=1)))
+
+    def show(*steps: str) -> list[str]:
+        table.show([Row(f"r{i}", ((Piece(f"run-{i}"),), (Piece(step),))) for i, step in enumerate(steps)])
+        return [table.render_line(y + 1).text.rstrip() for y in range(len(steps))]
+
+    async with Stage(table).run_test(size=(60, 10)) as pilot:
+        show("1/10", "2/10")
+        await pilot.pause()
+        assert show("1/10", "200000/999")[1].endswith("run-1   200000/999")
+        wide = show("1/10", "3/10")
+        assert [line.index("/") for line in wide] == [line.index("/") for line in show("1/10", "200/99")]
+        assert table.rows[0].key == "r0"
+        table.show(list(reversed(table.rows)))
+        assert table.render_line(1).text.rstrip().endswith("run-1       200/99")
+        assert show("1/10")[0].endswith("run-0   1/10"), "other rows: all columns anew"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("llama3-8b-lr1e-05-seed17", 15, "llama3-…-seed17"),
+        ("llama3-8b-lr1e-05-seed17", 24, "llama3-8b-lr1e-05-seed17"),
+        ("日本語日本語日本語", 9, "日本…本語"),
+        ("abcdefgh", 5, "ab…gh"),
+        ("abcdefgh", 4, "abc…"),
+    ],
+)
+def test_a_long_name_is_told_from_its_family_by_its_end(text: str, width: int, shown: str) -> None:
+    assert "".join(part for part, _ in fit(named((Piece(text),), width), width)).rstrip() == shown
+    two = "".join(part for part, _ in fit(named((Piece("waits "), Piece(text)), width + 6), width + 6))
+    assert two.rstrip() == f"waits {shown}"
 
 
 async def test_selection_and_scroll_follow_the_key_through_any_reordering() -> None:
@@ -137,6 +173,22 @@ def test_an_event_below_the_list_is_a_sentence_and_says_nothing_twice() -> None:
     )  # fmt: skip
     _, *words = event_lines(row, NOW, 80)
     assert "".join(text for line in words for text, _ in line).strip() == "step_00000010 at step 10, 3 files, 33.7 kB"
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
+def test_no_line_below_the_list_ends_in_half_a_number(width: int) -> None:
+    row = RunRow(
+        run_id="r", mode="sft", status=RunStatus.RUNNING, epoch=3, created_at=NOW, updated_at=NOW, holder="pod-a",
+        lease_expires_at=NOW + 200, step=7, total=2_000, rate=7.47, loss=0.82, first_loss=0.97, reward=0.219, lr=0.0097,
+    )  # fmt: skip
+    _, held, numbers = peek_lines(row, Mirror(), width)
+    for line in (held, numbers):
+        assert sum(width_of(text) for text, _ in line) <= width
+    said = "".join(text for text, _ in numbers).split("  ·  ")
+    assert (
+        said == [" 7/2000  0%", "7.47/s", "eta 4:26", "reward 0.219", "loss 0.820 from 0.970", "lr 0.0097"][: len(said)]
+    )
+    assert "nothing reported" not in "".join(text for text, _ in held), "it has made steps"
 
 
 def test_large_counts_are_short_and_right() -> None:

@@ -88,6 +88,7 @@ class Dialog(ModalScreen[None]):
         Binding("right,down", "app.focus_next", show=False),
     ]
     AUTO_FOCUS = "#cancel"
+    PARTS: ClassVar[tuple[str, ...]] = ("#facts", "#buttons Button")
 
     @property
     def relay(self) -> DashboardApp:
@@ -95,8 +96,8 @@ class Dialog(ModalScreen[None]):
 
     @property
     def there(self) -> bool:
-        """Whether what it shows is: the app may be left while an act of it is under way."""
-        return self.is_mounted and bool(self.query("#buttons Button"))
+        """Whether what it shows is, all of it: the app may be left while an act of it is under way."""
+        return self.is_mounted and all(self.query(part) for part in self.PARTS)
 
     def box(self, title: str) -> VerticalScroll:
         """The frame around all of it."""
@@ -117,6 +118,7 @@ class RunDialog(Dialog):
     title_text = ""
     verb = ""
     variant = "warning"
+    PARTS = (*Dialog.PARTS, "#consequence", "#why", "#error")
 
     def __init__(self, row: RunRow) -> None:
         super().__init__()
@@ -177,7 +179,7 @@ class RunDialog(Dialog):
         holder = clean(row.holder or "", 128)
         held = Piece(holder, "strong") if holder and row.status.active else Piece("nobody")
         silent = None if row.reported_at is None else self.relay.mirror.now - row.reported_at
-        report = "nothing reported yet" if silent is None else f"last report {ago(silent)}"
+        report = f"last report {ago(silent)}" if silent is not None else "" if row.step else "nothing reported yet"
         return [
             [
                 Piece("run     ", "muted"),
@@ -324,6 +326,7 @@ class ForceDialog(RunDialog):
     title_text = "Force-acquire"
     verb = "Force-acquire"
     variant = "error"
+    PARTS = (*RunDialog.PARTS, "#typed", "#gone")
 
     def compose_choices(self) -> ComposeResult:
         gone = Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)

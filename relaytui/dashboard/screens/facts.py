@@ -49,6 +49,16 @@ def holding(row: RunRow, now: float) -> list[list[Piece]]:
     ]
 
 
+def fitting(width: int, groups: list[list[Piece]]) -> list[Piece]:
+    """A line of the groups; the last ones give way whole, as half a number would be another one."""
+    there = [group for group in groups if group]
+    for count in range(len(there), 0, -1):
+        line = [Piece(" "), *joined(*there[:count])]
+        if sum(width_of(text) for text, _ in line) <= width:
+            return line
+    return [Piece(" "), *joined(*there[:1])]
+
+
 def as_many_as_fit(left: list[Piece], groups: list[list[Piece]], width: int) -> list[Piece]:
     """A line with the groups on its right; the last ones give way."""
     for count in range(len(groups), 0, -1):
@@ -59,32 +69,32 @@ def as_many_as_fit(left: list[Piece], groups: list[list[Piece]], width: int) -> 
 
 
 def reported(row: RunRow, now: float) -> list[Piece]:
-    if row.reported_at is None:
-        return [Piece("nothing reported yet", "muted")]
+    if row.reported_at is None:  # a worker of the original's kind sends steps and no telemetry
+        return [] if row.step else [Piece("nothing reported yet", "muted")]
     return [Piece("heard ", "muted"), Piece(ago(now - row.reported_at))]
 
 
-def pace(row: RunRow) -> list[Piece]:
+def pace(row: RunRow) -> list[list[Piece]]:
     moving = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
-    return joined(
+    return [
         [Piece(steps(row.step, row.total), "strong"), Piece(f"  {percent(row.step, row.total)}")],
         [Piece(rate(row.rate))] if moving and row.rate is not None else [],
         [Piece("eta ", "muted"), Piece(eta(row.step, row.total, row.rate))]
         if moving and row.total is not None and row.rate
         else [],
-    )
+    ]
 
 
-def metrics(row: RunRow) -> list[Piece]:
+def metrics(row: RunRow) -> list[list[Piece]]:
+    """What a run is judged by comes first, as the end of a line is what gives way."""
     loss = [Piece("loss ", "muted"), number_piece(row.loss)] if row.loss is not None else []
     if loss and row.first_loss is not None and row.first_loss != row.loss:
         loss += [Piece(" from ", "muted"), number_piece(row.first_loss)]
-    return joined(
-        # What a run is judged by comes first, as the end of the line is what may be cut.
+    return [
         [Piece("reward ", "muted"), number_piece(row.reward)] if row.reward is not None else [],
         loss,
         [Piece("lr ", "muted"), number_piece(row.lr)] if row.lr is not None else [],
-    )
+    ]
 
 
 def saved(row: RunRow) -> list[Piece]:
@@ -99,7 +109,7 @@ def saved(row: RunRow) -> list[Piece]:
 
 def progress_line(row: RunRow, width: int) -> list[Piece]:
     """A bar as wide as there is room, then the numbers."""
-    said = pace(row)
+    said = joined(*pace(row))
     room = width - sum(width_of(text) for text, _ in said) - 4
     if room < 8:
         return [Piece(" "), *said]
@@ -119,7 +129,8 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int)
     """The head of a run's own screen, in `least` lines: the message has the last one, or where there are only three the
     numbers' one if the run is over. Why nobody trains it any more takes as many as it needs, up to `most` more."""
     now = mirror.now
-    numbers = [Piece(" "), *joined(metrics(row), saved(row))]
+    *judged, lr = metrics(row)
+    numbers = fitting(width, [*judged, saved(row), lr])
     said = why_lines(row, width, 1 if row.status.active else most) or [[]]
     lines = [as_many_as_fit(heading(row), holding(row, now), width), progress_line(row, width)]
     if least > 3:
@@ -131,14 +142,14 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
     """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead; if it
     is long, on the numbers' line too."""
     now = mirror.now
-    numbers = [Piece(" "), *joined(pace(row), metrics(row))]
+    numbers = fitting(width, [*pace(row), *metrics(row)])
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
         said = why_lines(row, width, 2)
         return [as_many_as_fit(heading(row), [saved(row), *rest], width), *said, *([numbers] if len(said) < 2 else [])]
     return [
         as_many_as_fit(heading(row), [saved(row), why(row)], width),
-        [Piece(" "), *joined(*holding(row, now))],
+        fitting(width, holding(row, now)),
         numbers,
     ]
 

@@ -143,6 +143,7 @@ class HomeScreen(RelayScreen):
         shown.sort(key=lambda item: item.order[state.order], reverse=state.reverse)
         state.items = {item.row.key: item for item in shown}
         table.set_sorted(state.order, state.reverse)
+        table.follows = state.spec.name == "events" and (state.order, state.reverse) == state.spec.default_order
         table.show([item.row for item in shown], notice=self._notice(state, len(items)))
 
     def _notice(self, state: ListState, total: int) -> list[Line]:

@@ -58,17 +58,17 @@ def _missing_last(value: float | None) -> Order:
 # -- runs --------------------------------------------------------------------------------------------------------
 
 RUN_COLUMNS = (
-    Column("run", "run", 9, 0, grow=23),
+    Column("run", "run", 9, 0, grow=23, name=True),
     Column("status", "status", 11, 1),
     Column("step", "step", 11, 2, grow=3, right=True, least=7),
-    Column("bar", "", BAR, 8),
+    Column("bar", "", BAR, 9),
     Column("loss", "loss", 6, 3, right=True),
-    Column("rate", "rate", 6, 9, right=True),
+    Column("rate", "rate", 6, 10, right=True),
     Column("eta", "eta", 6, 6, right=True),
-    Column("holder", "holder", 8, 5, grow=14, least=6),
-    Column("epoch", "ep", 3, 7, right=True),
+    Column("holder", "holder", 8, 5, grow=14, least=6, name=True),
+    Column("epoch", "ep", 3, 8, right=True),
     Column("lease", "lease", 6, 4, right=True),
-    Column("checkpoint", "saved", 7, 10, right=True),
+    Column("checkpoint", "saved", 7, 11, right=True),
 )
 
 _ATTENTION = {
@@ -163,14 +163,14 @@ def _let_in(url: str) -> Sequence[Sequence[Piece]]:
 # -- workers -----------------------------------------------------------------------------------------------------
 
 WORKER_COLUMNS = (
-    Column("worker", "worker", 10, 0, grow=20),
+    Column("worker", "worker", 10, 0, grow=20, least=7, name=True),
     Column("status", "status", 12, 1),
-    Column("run", "run", 9, 2, grow=23),
-    Column("epoch", "ep", 3, 6, right=True),
+    Column("run", "run", 9, 2, grow=23, name=True),
+    Column("epoch", "ep", 3, 8, right=True),
     Column("seen", "heard", 8, 3, right=True),
     Column("gpu", "gpu", 8, 4, grow=16, least=3),
-    Column("host", "host", 8, 5, grow=20, least=4),
-    Column("version", "version", 8, 7, least=7),
+    Column("host", "host", 8, 5, grow=20, least=4, name=True),
+    Column("version", "version", 8, 9, least=7),
 )
 
 
@@ -228,9 +228,9 @@ def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
 EVENT_COLUMNS = (
     Column("time", "time", 8, 2),
     Column("kind", "event", 20, 1, grow=10, least=8),
-    Column("run", "run", 9, 3, grow=23, least=3),
-    Column("epoch", "ep", 3, 5, right=True),
-    Column("actor", "by", 8, 4, grow=10, least=4),
+    Column("run", "run", 9, 3, grow=23, least=3, name=True),
+    Column("epoch", "ep", 3, 8, right=True),
+    Column("actor", "by", 9, 4, grow=9, least=4, name=True),
     Column("message", "what", 24, 0, grow=200),
 )
 

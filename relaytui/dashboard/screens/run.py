@@ -29,12 +29,12 @@ ATTEMPT_COLUMNS = (
     Column("epoch", "ep", 3, 1, right=True),
     Column("outcome", "outcome", 12, 0),
     Column("steps", "steps", 9, 2, grow=8, right=True),
-    Column("worker", "worker", 8, 3, grow=12),
+    Column("worker", "worker", 8, 3, grow=12, name=True),
     Column("when", "", 8, 4, right=True),
     Column("message", "why", 12, 5, grow=60),
 )
 CHECKPOINT_COLUMNS = (
-    Column("name", "checkpoint", 13, 0, grow=12),
+    Column("name", "checkpoint", 13, 0, grow=12, name=True),
     Column("size", "size", 7, 2, right=True),
     Column("files", "files", 5, 4, right=True),
     Column("epoch", "ep", 3, 3, right=True),

@@ -14,6 +14,8 @@ from relaytui.wire.text import clean
 
 Cell = tuple[Piece, ...]
 DIM = Style(dim=True)
+LEAST_NAME = 5
+"""Cells of a name under which it is cut as everything else."""
 
 
 def width_of(text: str) -> int:
@@ -25,6 +27,20 @@ def cut(text: str, width: int) -> str:
     if width_of(text) <= width:
         return text
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else "…"[:width]
+
+
+def named(cell: Cell, width: int) -> Cell:
+    """A cell that ends in a name, which gives way in its middle: names of one family differ at their ends."""
+    if not cell or sum(width_of(text) for text, _ in cell) <= width:
+        return cell
+    *before, (name, ink) = cell
+    room = width - sum(width_of(text) for text, _ in before)
+    if room < LEAST_NAME:
+        return cell
+    end = name
+    while width_of(end) > (room - 1) // 2:
+        end = end[1:]
+    return (*before, Piece(set_cell_size(name, room - 1 - width_of(end)).rstrip() + "…" + end, ink))
 
 
 def safe(text: str) -> str:

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from relaytui.dashboard.actions import Place, widget_bindings
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Based, ink_of
-from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, folded, strip_of, width_of
+from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, folded, named, strip_of, width_of
 
 HEADER = 1
 EXTRA = 8
@@ -40,6 +40,8 @@ class Column(Struct, frozen=True):
     grow: int = 0
     right: bool = False
     least: int | None = None
+    name: bool = False
+    """Whether it holds names, which differ at their ends: what does not fit gives way in the middle."""
 
 
 class Row(Struct, frozen=True):
@@ -149,6 +151,8 @@ class Table(Based, ScrollView, can_focus=True):
         self._notice: tuple[tuple[Piece, ...], ...] = ()
         self._sorted_by: tuple[str, bool] | None = None
         self.stale = False
+        self.follows = False
+        """Whether a selection of the first row stays with the first row: of what comes in on top, newest first."""
 
     # -- what is shown --------------------------------------------------------------------------------------------
 
@@ -167,13 +171,17 @@ class Table(Based, ScrollView, can_focus=True):
             for key in changed | gone:
                 self._forget(key)
             self._keep_selection(cursor_before)
-            self._needs = tuple(self._need(i, column) for i, column in enumerate(self._columns))
+            needs = tuple(self._need(i, column, rows) for i, column in enumerate(self._columns))
+            # Where the same rows are only ordered otherwise no column moves.
+            same = not shape_changed and not gone
+            self._needs = tuple(map(max, needs, self._needs)) if same else needs
             if shape_changed:
                 self.virtual_size = Size(0, len(rows) + HEADER)
             self.refresh()
         else:
             top = self.scroll_offset.y
             bottom = top + self.size.height
+            self._make_room([new for new, old in zip(rows, before, strict=True) if new is not old])
             for i, (new, old) in enumerate(zip(rows, before, strict=True)):
                 if new is not old and new != old:
                     self._forget(new.key)
@@ -185,11 +193,19 @@ class Table(Based, ScrollView, can_focus=True):
             if not rows:
                 self.refresh()
 
-    def _need(self, index: int, column: Column) -> int:
+    def _need(self, index: int, column: Column, rows: Sequence[Row]) -> int:
         """How many cells the widest content takes, of a column that minds."""
         if not column.grow and column.least is None:
             return column.width
-        return max((sum(width_of(text) for text, _ in row.cells[index]) for row in self.rows), default=column.width)
+        return max((sum(width_of(text) for text, _ in row.cells[index]) for row in rows), default=column.width)
+
+    def _make_room(self, changed: list[Row]) -> None:
+        """What grew is not cut; what shrank keeps its room, so that columns stand still."""
+        if changed:
+            needs = (max(have, self._need(i, self._columns[i], changed)) for i, have in enumerate(self._needs))
+            if (grown := tuple(needs)) != self._needs:
+                self._needs = grown
+                self.refresh()
 
     def set_sorted(self, column: str, reverse: bool) -> None:
         if self._sorted_by != (column, reverse):
@@ -214,6 +230,8 @@ class Table(Based, ScrollView, can_focus=True):
 
     def _keep_selection(self, index_before: int | None) -> None:
         """After rows changed: the same key, or else the row in its place."""
+        if self.follows and index_before == 0 and self.rows:
+            self.cursor_key = self.rows[0].key
         if not self._selects or self.cursor_key in self._at:
             return
         self.cursor_key = self.rows[min(index_before or 0, len(self.rows) - 1)].key if self.rows else None
@@ -355,7 +373,10 @@ class Table(Based, ScrollView, can_focus=True):
         for i, place in enumerate(placed):
             if i:
                 pieces.append(Piece(" " * (place.x - placed[i - 1].x - placed[i - 1].width)))
-            pieces.extend(fit(row.cells[place.index], place.width, right=place.column.right))
+            cell = row.cells[place.index]
+            if place.column.name:
+                cell = named(cell, place.width)
+            pieces.extend(fit(cell, place.width, right=place.column.right))
         over = DIM if self.stale else None
         if focused or (selected and not ink.plain):
             over = ink.cursor + over if over is not None else ink.cursor
