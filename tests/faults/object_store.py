@@ -231,10 +231,14 @@ class Mount:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            eventually(lambda: subprocess.run(["umount", self.place], capture_output=True).returncode == 0, "unmounted")
+            eventually(lambda: self._unmount() == 0, "unmounted")
         else:
-            subprocess.run(["umount", "-l", self.place], capture_output=True)
+            self._unmount("-z")
         self.process.wait()
+
+    def _unmount(self, *how: str) -> int:
+        """As whoever mounted it may, who need not be root."""
+        return subprocess.run(["fusermount", "-u", *how, self.place], capture_output=True).returncode
 
 
 def log_of(place: Path) -> str:
