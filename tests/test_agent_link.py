@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -19,6 +20,7 @@ from relay_agent.link import SAY_AGAIN, SAY_EVERY, Link
 from relay_agent.stop import Stop
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
+from relaytui.wire.clock import SystemClock
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import PROTOCOL, Hello, Message, Problem, Refused, Renew, Renewed, Welcome
@@ -217,6 +219,65 @@ async def test_what_is_no_answer_to_a_renewal_neither_ends_a_lease_nor_extends_i
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_renewal_counts_from_when_it_was_sent() -> None:
+    """However long its answer took: the commander may have counted from any moment in between."""
+
+    class Slow(Socket):
+        def _answer(self, message: Message) -> None:
+            if isinstance(message, Renewed):
+                clock.now += 100.0
+            super()._answer(message)
+
+    class Slows(Sessions):
+        @asynccontextmanager
+        async def connect(self, heartbeat: float) -> AsyncIterator[Socket]:
+            self.sockets.append(Slow())
+            yield self.sockets[-1]
+
+    clock, renewed = ManualClock(), list[Lease]()
+    link = Link(
+        cast(Contact, Slows()), Hello(PROTOCOL, "w", "i"), clock, lambda words: None,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    asked = clock.boot()
+    tenure = Tenure(
+        Lease.granted("run", 1, "t" * 64, 300.0, asked),
+        link,
+        Stop(),
+        cast(Teller, None),
+        clock,
+        random.Random(1),
+        "sft",
+    )
+    assert tenure.lease.safe_until == asked + 0.98 * 300
+    tenure.on_renewed = renewed.append
+    tasks = [asyncio.create_task(link.run())]
+    await link.up()
+    clock.now = sent = asked + 30.0
+    tasks.append(asyncio.create_task(tenure.renew()))
+    try:
+        await until(lambda: renewed)
+        assert (renewed[0].safe_until, clock.boot()) == (sent + 0.98 * 300, sent + 100)
+        clock.now = sent + 0.98 * 300 - 0.1
+        assert tenure.safe
+        clock.now += 0.1
+        assert not tenure.safe
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("seconds", "every"), [(5.0, 1.0), (60.0, 6.0), (300.0, 30.0), (3_600.0, 30.0)])
+def test_a_lease_is_renewed_every_tenth_of_it_within_bounds(seconds: float, every: float) -> None:
+    assert Lease.granted("run", 1, "t" * 64, seconds, 0.0).every == every
+
+
+def test_the_clock_of_leases_counts_suspend() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= SystemClock().boot() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def test_who_is_cancelled_as_the_line_breaks_is_cancelled() -> None:
