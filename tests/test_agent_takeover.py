@@ -215,20 +215,20 @@ def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig
 
 
 def test_superseded_while_no_agent_was_there_it_is_stopped(rig: Rig) -> None:
-    command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 10)
+    command = mock("--steps", 5000, "--step-seconds", 0.2, "--save-every", 10)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
     guard = rig.guard()
     kill(first)
     rig.call("/api/runs/run-1/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
-    other = rig.agent(mock("--steps", 40, "--step-seconds", 0.02, "--save-every", 10), worker="pod-b")
+    other = rig.agent(mock("--steps", 100, "--step-seconds", 0.02, "--save-every", 10), worker="pod-b")
     assert other.wait() == 0, other.says()
     assert guardian.tree(guard), "the old trainer runs on, and nobody publishes what it saves"
     second = rig.agent(command, **ORPHAN)
     assert second.wait() == 75, second.says()
     assert not guardian.tree(guard)
     assert [attempt["outcome"] for attempt in rig.run()["attempts"]] == ["superseded", "completed"]
-    assert max(rig.checkpoints()) == "step_00000040"
+    assert max(rig.checkpoints()) == "step_00000100"
 
 
 def test_an_agent_that_lives_keeps_its_trainer(rig: Rig) -> None:
