@@ -21,6 +21,7 @@ import orjson
 import pytest
 from agent_rig import LAUNCHERS, PATIENCE, Rig, eventually, mock, rigged
 from commander_kit import Agent, log, started
+from disks import fill, small
 from test_commander_durability import Process
 
 from relay_agent import guardian
@@ -225,30 +226,6 @@ def test_a_trainer_that_takes_every_processor_costs_no_lease(tmp_path: Path) -> 
 # -- no space ------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """A file system of that size; skips where none can be mounted."""
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "relay-test", place], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        eventually(lambda: subprocess.run(["umount", place], capture_output=True).returncode == 0, "its unmounting")
-
-
-def fill(place: Path) -> Path:
-    """Takes all the space there is."""
-    path = place / "filler"
-    with path.open("ab", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(b"\0" * 4096)
-    return path
-
-
 SAVES_WHAT_IT_CAN = """
 import os, pathlib, shutil, time
 staging = pathlib.Path(os.environ["RELAY_CKPT_STAGING_ROOT"])
@@ -267,7 +244,7 @@ for step in range(1, 161):
 
 
 def test_a_full_volume_costs_no_checkpoint_that_was_there_and_no_step(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "volume", "4m"), rigged_on(tmp_path) as rig:
+    with small(tmp_path / "volume", "4m"), rigged_on(tmp_path) as rig:
         (tmp_path / "trainer.py").write_text(SAVES_WHAT_IT_CAN)
         agent = rig.agent(f"exec python3 {tmp_path}/trainer.py")
         eventually(lambda: rig.run()["published"] >= 2, "two checkpoints")
@@ -285,7 +262,7 @@ def test_a_full_volume_costs_no_checkpoint_that_was_there_and_no_step(tmp_path: 
 
 
 def test_a_commander_whose_disk_is_full_acknowledges_nothing_it_has_not(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "3m") as disk, rigged_on(tmp_path, state=disk / "state") as rig:
+    with small(tmp_path / "disk", "3m") as disk, rigged_on(tmp_path, state=disk / "state") as rig:
         rig.volume.mkdir()
         agent = rig.agent(mock("--steps", 160, "--step-seconds", 0.05, "--save-every", 40))
         eventually(lambda: rig.run()["step"] >= 5, "five steps")
