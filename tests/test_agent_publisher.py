@@ -52,10 +52,12 @@ class Rig:
     clock: ManualClock = field(default_factory=ManualClock)
     told: Told = field(default_factory=Told)
 
-    def publisher(self, keep: int = 2, patient: Callable[[], bool] = mine) -> Publisher:
+    def publisher(
+        self, keep: int = 2, patient: Callable[[], bool] = mine, safe: Callable[[], bool] = mine
+    ) -> Publisher:
         return Publisher(
             self.run, 1, "sft", "a trainer", 5.0, keep, self.clock, self.told,
-            held=mine, safe=mine, on_fenced=lambda: None, patient=patient,
+            held=mine, safe=safe, on_fenced=lambda: None, patient=patient,
         )  # fmt: skip
 
 
@@ -94,6 +96,26 @@ async def test_what_had_to_wait_is_not_published_as_the_newest(rig: Rig, monkeyp
     assert rig.told.kinds() == ["checkpoint.no_space", "checkpoint.orphan"]
     assert [path.name for path in rig.run.orphans.iterdir()] == ["e00000001.step_1"]
     assert publisher.unpublished(2) == ""
+
+
+async def test_cut_off_it_publishes_in_its_line_and_moves_no_pointer_and_prunes_nothing(rig: Rig) -> None:
+    safe = True
+    publisher = rig.publisher(safe=lambda: safe)
+    for step in (1, 2):
+        stage(rig.run, 1, step)
+        await publisher.look()
+    safe = False
+    for step in (3, 4):
+        stage(rig.run, 1, step)
+        await publisher.look()
+    assert (rig.told.steps, rig.told.gone) == ([1, 2, 3, 4], [])
+    assert (rig.run.ckpt / "latest").readlink().name == "step_00000002"
+    assert b"step_00000002" in (rig.run.ckpt / "latest.json").read_bytes()
+    safe = True  # it was the newest epoch still, and was revived
+    stage(rig.run, 1, 5)
+    await publisher.look()
+    assert rig.told.gone == ["step_00000003", "step_00000002", "step_00000001"]
+    assert (rig.run.ckpt / "latest").readlink().name == "step_00000005"
 
 
 async def test_where_folders_are_not_renamed_in_one_step_checkpoints_are_copied_and_pruned_in_place(rig: Rig) -> None:

@@ -284,6 +284,7 @@ class Publisher:
                 mode=self._mode,
                 trainer=self._trainer,
                 healthy=self._healthy(staged.step),
+                point=self._safe,
                 check=self._check,
             )
         except Cancelled:

@@ -72,13 +72,14 @@ def publish(
     saved_by: int | None = None,
     only_again: bool = False,
     healthy: bool = True,
+    point: Callable[[], bool] = lambda: True,
     wall: Callable[[], float] = time.time,
     check: Check = never,
     disk: Disk = SYSTEM,
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
     trainer saved it, where that is another one. `only_again`: Differs unless the newest holds the same. `healthy`:
-    False where its loss was nan or inf then.
+    False where its loss was nan or inf then. `point`: whether `latest` may be moved, which is everybody's.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. Cancelled by
     `check`. OSError: the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the
@@ -132,7 +133,8 @@ def publish(
                 sealed = _commit_copy(disk, run, root, tree, manifest, line.rested_on, still_mine, check)
                 with suppress(OSError):  # it is found to be the same when it is looked at again
                     throw_away(run, staged.path, disk)
-    _point(disk, run, sealed, epoch, wall())
+    if point():
+        _point(disk, run, sealed, epoch, wall())
     done = sealed.manifest
     return Published(done.name, done.step, done.total_bytes, len(done.files), sealed.sha256, sealed.path, fresh)
 
