@@ -19,10 +19,15 @@ import orjson
 import pytest
 from commander_kit import DEADLINE, Agent, log, published, running, started, step, until
 
+from relaytui.commander.model.lease import Lease, LeaseState
+from relaytui.commander.model.run import Run
+from relaytui.commander.store import runs
+from relaytui.commander.store.changes import LeaseExtended
 from relaytui.commander.store.database import RELAY, open_database, statements
 from relaytui.commander.store.writer import UNIT, Tx, Writer
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token
+from relaytui.wire.status import RunStatus
 
 RUNNER = """
 import asyncio, sys
@@ -219,6 +224,28 @@ async def test_a_unit_alone_is_a_transaction_and_takes_no_savepoint(
     assert await writer.run(put("c")) == "c"
     await writer.close()
     assert keys(tmp_path / "relay.db") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("wrong", [(), ("run-1", 2, b"1" * 32), ("run-1", 1, b"2" * 32), ("run-9", 1, b"1" * 32)])
+def test_a_batch_of_renewals_tells_the_renewed_from_the_others(
+    database: sqlite3.Connection, wrong: tuple[Any, ...]
+) -> None:
+    """One asked twice is renewed once; one that has no such lease, or whose lease has run out, is not."""
+    tx = Tx(database)
+    tx.execute("BEGIN")
+    claims = []
+    for number in range(4):
+        run_id, hashed = f"run-{number}", bytes([48 + number]) * 32
+        runs.save(tx, Run(run_id, "sft", RunStatus.LEASED, 1, 0.0, 0.0))
+        state = LeaseState.HELD if number < 3 else LeaseState.EXPIRED
+        runs.save_lease(tx, Lease(run_id, 1, hashed, "w", "i", "q", state, 300.0, "boot", 10.0))
+        claims.append((run_id, 1, hashed))
+    tx.changes.clear()
+    asked = [*claims[:3], claims[0], *([claims[3], wrong] if wrong else [])]
+    assert runs.extend_many(tx, asked, "again", 20.0) == set(claims[:3])
+    assert tx.changes == [LeaseExtended(f"run-{number}", 1, 20.0) for number in range(3)]
+    rows = tx.execute("SELECT run_id, boot_id, expires FROM leases ORDER BY run_id").fetchall()
+    assert rows == [*((f"run-{number}", "again", 20.0) for number in range(3)), ("run-3", "boot", 10.0)]
 
 
 async def test_cancelling_a_wait_breaks_nothing(tmp_path: Path, database: sqlite3.Connection) -> None:
