@@ -6,8 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
+
+from relaytui.cli.demo import left_out
+from relaytui.cli.director import Director, Plan
+from relaytui.cli.fleet import Fleet
+from relaytui.client.endpoint import Endpoint
+from relaytui.wire.rows import RunRow
+from relaytui.wire.status import RunStatus
 
 RELAY = Path(sys.executable).with_name("relay-tui")
 
@@ -30,6 +39,8 @@ def test_the_killed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         assert run["checkpoints_published"] == run["checkpoints_verified"] > 0
     assert runs["demo-rl"]["mode"] == "rl"
     assert report["torn"] == []
+    assert report["left_out"] == []
+    assert report["killed"]["worker"] == "pod-a"
 
     killed, resumed = runs["demo-sft"]["attempts"]
     assert (killed["worker"], killed["outcome"]) == ("pod-a", "lost")
@@ -45,6 +56,49 @@ def test_the_killed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
     manifest = folder / "volume" / "runs" / "demo-sft" / "ckpt" / "step_00000060" / "manifest.json"
     assert json.loads(manifest.read_bytes())["step"] == 60
+
+
+def test_what_it_did_not_come_to_is_said() -> None:
+    assert left_out(80, ["pod-a", "pod-c"]) == []
+    assert "not taken up again" in " ".join(left_out(80, ["pod-a"]))
+    assert "not killed" in " ".join(left_out(None, ["pod-a"]))
+
+
+class Pods(Fleet):
+    """A fleet without processes."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("unused"), {})
+        self.started: list[str] = []
+
+    def start(self, name: str, run_id: str, mode: str) -> None:
+        self.started.append(name)
+        self.wants[name] = (run_id, mode)
+        self.pods[name] = SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]
+
+    def end(self, name: str) -> None:
+        self.pods[name] = SimpleNamespace(poll=lambda: 0)  # type: ignore[assignment]
+
+
+async def test_a_pod_whose_run_was_drained_comes_back_and_one_whose_run_is_over_does_not() -> None:
+    pods = Pods()
+    director = Director(
+        Endpoint("http://127.0.0.1:9", "t"), pods, Path("unused"), Plan("pod-a", "sft", "sft", "pod-c", runs=2), print
+    )
+    pods.start("pod-b", "rl", "rl")
+    row = RunRow("rl", "rl", RunStatus.DRAINING, 1, 0.0, 0.0)
+    for status, ends, started in (
+        (RunStatus.RUNNING, False, 1),
+        (RunStatus.QUEUED, True, 2),
+        (RunStatus.RUNNING, False, 2),
+        (RunStatus.COMPLETED, True, 2),
+        (RunStatus.QUEUED, False, 3),  # requeued by the operator
+    ):
+        director.runs["rl"] = msgspec.structs.replace(row, status=status)
+        if ends:
+            pods.end("pod-b")
+        await director.act()
+        assert len(pods.started) == started, status
 
 
 def test_an_old_demo_is_not_taken_for_a_new_one(tmp_path: Path) -> None:

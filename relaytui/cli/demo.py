@@ -140,7 +140,8 @@ def director_of(root: Path, endpoint: Endpoint, fleet: Fleet) -> Director:
 
 async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float, as_json: bool) -> int:
     director = director_of(root, endpoint, fleet)
-    click.echo(f"training for up to {seconds:g} s; {VICTIM} will be killed on the way", err=True)
+    when = f"once {SFT} is {director.plan.kill_at * 100:.0f} % of its way and has two checkpoints"
+    click.echo(f"training for up to {seconds:g} s; {VICTIM} is killed {when}, if that is within the time", err=True)
     acting = asyncio.create_task(director.run(seconds))
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -181,9 +182,12 @@ def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
 async def _report(director: Director) -> dict[str, Any]:
     """The demo's JSON object; see docs/demo.md for its fields."""
     async with CommanderClient(director.endpoint) as client:
-        runs = []
+        runs: list[dict[str, Any]] = []
+        workers: list[str] = []
         for row in sorted((await client.runs()).runs, key=lambda run: run.run_id):
             detail = await client.run(row.run_id)
+            if row.run_id == SFT:
+                workers = [attempt.worker for attempt in detail.attempts]
             seen = director.verified.setdefault(row.run_id, set())
             for checkpoint in detail.checkpoints:
                 if checkpoint.pruned_at is None and checkpoint.name not in seen:
@@ -217,13 +221,25 @@ async def _report(director: Director) -> dict[str, Any]:
         while page := (await client.events(after=after, limit=1000)).events:
             kinds.update(event.kind for event in page)
             after = page[-1].id
+    killed = director.killed_at_step
     return {
         "runs": runs,
         "events": dict(sorted(kinds.items())),
         "latency_ms": _percentiles(director.latencies),
-        "killed": {"worker": VICTIM, "run_id": SFT, "at_step": director.killed_at_step},
+        "killed": None if killed is None else {"worker": VICTIM, "run_id": SFT, "at_step": killed},
+        "left_out": left_out(killed, workers),
         "torn": director.torn,
     }
+
+
+def left_out(killed_at_step: int | None, workers: list[str]) -> list[str]:
+    """What the demo is for and did not come to. `workers`: those of the victim's run, one an attempt."""
+    if killed_at_step is None:
+        why = f"the time was over before {SFT} was 30 % of its way and had two checkpoints on it"
+        return [f"{VICTIM} was not killed: {why}", f"{SFT} was not taken up again by {SPARE}"]
+    if SPARE not in workers:
+        return [f"{SFT} was not taken up again by {SPARE}: the time was over before its lease ran out"]
+    return []
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float | int | None]:
@@ -252,6 +268,12 @@ def _print_report(report: dict[str, Any]) -> None:
 
     print_table(REPORT_COLUMNS, [cells(run) for run in report["runs"]])
     latency = report["latency_ms"]
-    click.echo(f"\na printed line reached a subscriber in {latency['p50']} ms (p50), {latency['p99']} ms (p99)")
+    click.echo()
+    if latency["p50"] is not None:
+        click.echo(f"a printed line reached a subscriber in {latency['p50']} ms (p50), {latency['p99']} ms (p99)")
+    if (killed := report["killed"]) is not None:
+        click.echo(f"{killed['worker']} was killed at step {killed['at_step']} of {killed['run_id']}")
+    for line in report["left_out"]:
+        click.echo(line)
     for line in report["torn"]:
         click.echo(f"NOT WHOLE: {line}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,11 @@ from relaytui.wire.rows import RunRow
 
 STAMP = re.compile(r" t=([0-9]{9,10}\.[0-9]{1,9})$")
 """How the demo's trainers end a line: seconds since 1970 at the moment of printing, on this machine's clock."""
+
+LOOK_EVERY = 1.0
+"""Seconds between looks at who has ended."""
+MAX_RETURNS = 50
+"""How often one pod comes back: one that cannot start at all is not started for ever."""
 
 Verify = Callable[[Path], object]
 """Raises where the published checkpoint at a path is not whole."""
@@ -52,6 +59,7 @@ class Director:
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Event()
+        self._returns: Counter[str] = Counter()
         self._checks: set[asyncio.Task[None]] = set()
 
     async def run(self, seconds: float | None) -> None:
@@ -62,9 +70,11 @@ class Director:
         try:
             async with asyncio.timeout(seconds):
                 while seconds is None or not self.finished:
-                    await self._changed.wait()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_EVERY):
+                            await self._changed.wait()
                     self._changed.clear()
-                    await self._act()
+                    await self.act()
         except TimeoutError:
             pass  # time is over; the report says how far it got
         finally:
@@ -104,7 +114,8 @@ class Director:
                 task.add_done_callback(self._checks.discard)
         self._changed.set()
 
-    async def _act(self) -> None:
+    async def act(self) -> None:
+        await self._bring_back()
         plan, run = self.plan, self.runs.get(self.plan.victim_run)
         if run is None or run.holder != plan.victim or self.killed_at_step is not None:
             return
@@ -113,3 +124,11 @@ class Director:
         if run.total is not None and run.published >= 2 and run.step >= plan.kill_at * run.total:
             self.killed_at_step = run.step
             await asyncio.to_thread(self.fleet.kill, plan.victim)
+
+    async def _bring_back(self) -> None:
+        """Who ended in order while its run is not over comes back, as pods do: after a drain, a force, a requeue."""
+        for name, run_id in self.fleet.left():
+            run = self.runs.get(run_id)
+            if run is not None and not run.status.ended and self._returns[name] < MAX_RETURNS:
+                self._returns[name] += 1
+                await asyncio.to_thread(self.fleet.again, name)

@@ -36,8 +36,10 @@ class Fleet:
     root: Path
     variables: Mapping[str, str]
     pods: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    wants: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Run and mode of the pods that are not gone for good."""
 
-    def start(self, name: str, run_id: str, mode: str, **variables: str) -> None:
+    def start(self, name: str, run_id: str, mode: str) -> None:
         """Start pod `name`, an agent that wants `run_id`."""
         folder = self.root / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,6 @@ class Fleet:
             "MODE": mode,
             "RELAY_AGENT_STATE": str(folder / "state"),
             "ORPHAN_TIMEOUT": "0",  # killing its agent is what stands for the end of a pod here
-            **variables,
         }
         with (folder / "agent.log").open("ab") as log:
             self.pods[name] = subprocess.Popen(
@@ -61,13 +62,19 @@ class Fleet:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the terminal is for the demo, which stops its pods in order
             )
+        self.wants[name] = (run_id, mode)
 
-    def alive(self, name: str) -> bool:
-        return name in self.pods and self.pods[name].poll() is None
+    def left(self) -> list[tuple[str, str]]:
+        """Pods that ended by themselves, each with the run that it wants: after a drain, say."""
+        return [(name, run_id) for name, (run_id, _) in self.wants.items() if self.pods[name].poll() is not None]
+
+    def again(self, name: str) -> None:
+        self.start(name, *self.wants[name])
 
     def kill(self, name: str) -> None:
         """SIGKILL to everything on it: the pod is gone without a word."""
         pod = self.pods[name]
+        del self.wants[name]
         below = _below(pod.pid)
         pod.kill()
         for pid in below:
