@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from relay_agent import guardian, supervise, takeover
+from relay_agent import guardian, printed, supervise, takeover
 from relay_agent.guardian import cgroup
-from relay_agent.supervise import Supervised, stop_leftovers
+from relay_agent.leftovers import stop_leftovers
+from relay_agent.supervise import Supervised
 from relaytui.wire.errors import RelayError
 
 
@@ -217,8 +218,8 @@ async def test_what_is_planted_in_place_of_the_log_is_not_read(tmp_path: Path) -
     os.mkfifo(tmp_path / "log")
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "link").symlink_to("secret")
-    assert await asyncio.wait_for(asyncio.to_thread(supervise._read, tmp_path / "log", 0, 10), 5) == b""
-    assert supervise._read(tmp_path / "link", 0, 10) == b""
+    assert await asyncio.wait_for(asyncio.to_thread(printed.read, tmp_path / "log", 0, 10), 5) == b""
+    assert printed.read(tmp_path / "link", 0, 10) == b""
 
 
 @pytest.fixture

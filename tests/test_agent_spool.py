@@ -12,7 +12,7 @@ from checkpoint_kit import Crash, FaultyDisk
 from relay_agent import segments
 from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.lease import Lease
-from relay_agent.link import Pace
+from relay_agent.pace import Pace
 from relay_agent.segments import Folder
 from relay_agent.spool import BUFFER, FRAME, MEMORY_BOUND, SEGMENT, Frame, Lane, Mark, Spool
 from relaytui.wire.codec import decode

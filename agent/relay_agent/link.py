@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from relay_agent.pace import Pace
 from relay_agent.spool import FRAME, Frame, Lane, Spool
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import decode, encode
@@ -55,7 +56,6 @@ GIVES_WAY = 30.0
 SYNC_EVERY = 1.0
 WINDOW = 4
 """Frames of one stream in flight."""
-LEAST_FRAME = 8 << 10
 BATCH_AFTER = 0.005
 """Seconds that telemetry gathers while an earlier frame is still in flight."""
 
@@ -74,29 +74,6 @@ class LinkLost(Exception):  # noqa: N818 - it says what happened
 
 class _Replaced(Exception):  # noqa: N818 - it says what happened
     """The same incarnation connected elsewhere."""
-
-
-class Pace:
-    """How much telemetry may be in flight: halved when acknowledgements are slow, doubled when they are quick."""
-
-    def __init__(self) -> None:
-        self.frame = FRAME
-        self._sent: deque[tuple[int, float]] = deque()  # (last seq, when)
-
-    def sent(self, frame: Frame, now: float) -> None:
-        self._sent.append((frame.last, now))
-
-    def acked(self, seq: int, now: float) -> None:
-        took = None
-        while self._sent and self._sent[0][0] <= seq:
-            took = now - self._sent.popleft()[1]
-        if took is not None and took > 1.0:
-            self.frame = max(LEAST_FRAME, self.frame // 2)
-        elif took is not None and took < 0.25:
-            self.frame = min(FRAME, self.frame * 2)
-
-    def restart(self) -> None:
-        self._sent.clear()
 
 
 class Link:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
-from relay_agent import guardian
+from relay_agent import guardian, printed
 from relay_agent.follow import Follower
 from relay_agent.process import say
 from relay_agent.spool import Mark
@@ -80,7 +79,7 @@ async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:
     mark = mark or Mark(0, 1)
     at = max(0, mark.offset - REPLAY)
     while at < mark.offset:
-        data = await asyncio.to_thread(_read, log, at, min(guardian.CHUNK, mark.offset - at))
+        data = await asyncio.to_thread(printed.read, log, at, min(guardian.CHUNK, mark.offset - at))
         if not data:
             break
         at += len(data)
@@ -88,14 +87,3 @@ async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:
         await asyncio.sleep(0)
     follower.go_on(mark)
     return mark
-
-
-def _read(log: Path, offset: int, length: int) -> bytes:
-    try:
-        fd = os.open(log, os.O_RDONLY | guardian.OURS)
-        try:
-            return os.pread(fd, length, offset) if guardian.is_plain(fd) else b""
-        finally:
-            os.close(fd)
-    except OSError:
-        return b""

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from relay_agent import guardian
-from relay_agent.guardian import cgroup
+from relay_agent import guardian, printed
+from relay_agent.leftovers import kill_tree, stop_leftovers, thaw
 from relay_agent.process import own_children, say
 from relaytui.wire.errors import Exit, RelayError
 
@@ -121,7 +121,7 @@ class Supervised:
     async def _read_on(self, ending: Ending) -> None:
         printed = ending.printed
         if printed < 0:  # nobody noted how much that was
-            printed = await asyncio.to_thread(_size, self._log)
+            printed = await asyncio.to_thread(printed.size, self._log)
         await self._output(printed, b"")
         self.exited.set_result(ending.code)
         self.gone.set_result(ending.leftovers)
@@ -231,7 +231,7 @@ class Supervised:
         not waited for."""
         assert self._task is not None
         say("the guardian does not answer: stopping the trainer without it")
-        await asyncio.to_thread(_kill_tree, self.guard, self._guardian, self._pid)
+        await asyncio.to_thread(kill_tree, self.guard, self._guardian, self._pid)
         await asyncio.wait({self._task}, timeout=5.0)
         if not self._task.done():
             self._task.cancel()
@@ -293,13 +293,13 @@ class Supervised:
         """What came too fast for us is in the log: read it from there up to `end`."""
         if end - self._seen > CATCH_UP and not self._all:
             until = end - guardian.CHUNK
-            lines = await asyncio.to_thread(_count_lines, self._log, self._seen, until)
+            lines = await asyncio.to_thread(printed.count_lines, self._log, self._seen, until)
             self._on_skipped(lines, until - self._seen)
             self._seen = until
         self._all = False
         give_up = time.monotonic() + LOG_WAIT
         while self._seen < end:
-            data = await asyncio.to_thread(_read, self._log, self._seen, min(guardian.CHUNK, end - self._seen))
+            data = await asyncio.to_thread(printed.read, self._log, self._seen, min(guardian.CHUNK, end - self._seen))
             if data:
                 self._on_output(data)
                 self._seen += len(data)
@@ -327,52 +327,6 @@ class Supervised:
                 own_children.discard(self._guardian)
 
 
-def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
-    """Kill what carries this guard's marker or is in its control group until two looks in a row find nothing. Blocking;
-    how many there were."""
-    if not Path("/proc/self").exists():
-        return 0
-    found: set[int] = set()
-    groups = cgroup.find(guard, everywhere=True)
-    empty = 0
-    until = time.monotonic() + timeout
-    while empty < 2 and time.monotonic() < until:
-        left = guardian.tree(guard, 0, *groups)
-        empty = 0 if left else empty + 1
-        found |= left
-        for group in groups:
-            cgroup.kill(group)
-        guardian.signal_all(left, signal.SIGKILL)
-        if left:
-            time.sleep(0.02)
-    for group in groups:
-        cgroup.remove(group)
-    return len(found)
-
-
-def thaw(pid: int) -> None:
-    """A trainer can freeze its guardian, and so can whoever freezes a pod: it has an order to read."""
-    with suppress(OSError):
-        os.kill(pid, signal.SIGCONT)
-
-
-def _kill_tree(guard: str, root: int, trainer: int, timeout: float = 5.0) -> None:
-    """The trainer's tree first, for as long as its processes are the guardian's descendants; then the guardian."""
-    if Path("/proc/self").exists():
-        until = time.monotonic() + timeout
-        groups = cgroup.find(guard)
-        while (left := guardian.tree(guard, root, *groups) - {root}) and time.monotonic() < until:
-            for group in groups:
-                cgroup.kill(group)
-            guardian.signal_all(left, signal.SIGKILL)
-            time.sleep(0.02)
-    elif trainer:
-        with suppress(OSError):
-            os.killpg(trainer, signal.SIGKILL)
-    with suppress(OSError):
-        os.kill(root, signal.SIGKILL)
-
-
 def _shown(argv: tuple[str, ...]) -> str:
     """The launcher; of a command only that it is one, for it may hold secrets."""
     return argv[0] if len(argv) == 1 else f"a command for {argv[0]}"
@@ -388,30 +342,3 @@ def _not_started(number: int, words: str) -> RelayError:
         hint,
         exit_code=Exit.USAGE,
     )
-
-
-def _read(path: Path, offset: int, length: int) -> bytes:
-    """What the log has there. Whatever else lies under its name has nothing."""
-    try:
-        fd = os.open(path, os.O_RDONLY | guardian.OURS)
-        try:
-            return os.pread(fd, length, offset) if guardian.is_plain(fd) else b""
-        finally:
-            os.close(fd)
-    except OSError:
-        return b""
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _count_lines(path: Path, start: int, end: int) -> int:
-    lines = 0
-    while start < end and (data := _read(path, start, min(1 << 20, end - start))):
-        lines += data.count(b"\n")
-        start += len(data)
-    return lines

@@ -17,10 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from relay_agent import guardian
+from relay_agent.leftovers import stop_leftovers, thaw
 from relay_agent.pod import DONE, Note, Pod
 from relay_agent.process import say
 from relay_agent.spool import Spool
-from relay_agent.supervise import GREETING, Ending, stop_leftovers, thaw
+from relay_agent.supervise import GREETING, Ending
 
 KILLED = 128 + 9
 

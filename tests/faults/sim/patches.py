@@ -83,7 +83,7 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.takeover, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
         (relay_agent.supervise, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
         (relay_agent.supervise, "thaw", lambda pid: None),
-        (relay_agent.supervise, "_kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
+        (relay_agent.supervise, "kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
         (relay_agent.checkpoints.tree, "ThreadPoolExecutor", _Inline),
         (relay_agent.pod.Pod, "hold", _released_at_death(getattr(relay_agent.pod.Pod, "hold", None))),
         (relay_agent.volume, "renames_in_one_step", lambda place, disk=None: world.plan.atomic),

@@ -1,0 +1,58 @@
+"""Stopping what is left of a trainer, without its guardian or after it. Blocking."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from relay_agent import guardian
+from relay_agent.guardian import cgroup
+
+
+def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
+    """Kill what carries this guard's marker or is in its control group until two looks in a row find nothing. Blocking;
+    how many there were."""
+    if not Path("/proc/self").exists():
+        return 0
+    found: set[int] = set()
+    groups = cgroup.find(guard, everywhere=True)
+    empty = 0
+    until = time.monotonic() + timeout
+    while empty < 2 and time.monotonic() < until:
+        left = guardian.tree(guard, 0, *groups)
+        empty = 0 if left else empty + 1
+        found |= left
+        for group in groups:
+            cgroup.kill(group)
+        guardian.signal_all(left, signal.SIGKILL)
+        if left:
+            time.sleep(0.02)
+    for group in groups:
+        cgroup.remove(group)
+    return len(found)
+
+
+def thaw(pid: int) -> None:
+    """A trainer can freeze its guardian, and so can whoever freezes a pod: it has an order to read."""
+    with suppress(OSError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def kill_tree(guard: str, root: int, trainer: int, timeout: float = 5.0) -> None:
+    """The trainer's tree first, for as long as its processes are the guardian's descendants; then the guardian."""
+    if Path("/proc/self").exists():
+        until = time.monotonic() + timeout
+        groups = cgroup.find(guard)
+        while (left := guardian.tree(guard, root, *groups) - {root}) and time.monotonic() < until:
+            for group in groups:
+                cgroup.kill(group)
+            guardian.signal_all(left, signal.SIGKILL)
+            time.sleep(0.02)
+    elif trainer:
+        with suppress(OSError):
+            os.killpg(trainer, signal.SIGKILL)
+    with suppress(OSError):
+        os.kill(root, signal.SIGKILL)
