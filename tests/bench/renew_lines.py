@@ -17,8 +17,8 @@ EVERY = 1.0
 """Seconds between renewals: the quickest pace that an agent has."""
 PRINTING, LINES = 50, 100
 """Agents, and lines a second of each."""
-ENOUGH = 0.95
-"""Of these lines have to come in, or the round says nothing."""
+ENOUGH = 0.9
+"""Of these lines have to come in, or the round says nothing; the time until the last is acknowledged counts."""
 SECONDS = 3.0
 READY = 60.0
 ROUNDS = 3
