@@ -23,7 +23,7 @@ demo: venv ## real training live: commander, three agents, one killed on the way
 	@$(BIN)/relay-tui demo $(ARGS)
 
 test: venv ## the test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 faults: venv ## 20,000 simulated worlds of faults, and the bugs planted in them (ARGS="--seeds 1-1000")
 	$(BIN)/python -m tests.faults --bugs

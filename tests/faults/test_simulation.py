@@ -33,7 +33,7 @@ def test_a_world_without_faults_trains_to_its_end() -> None:
     assert "failed: none" in faults("--seeds", "1-5", "--clean")
 
 
-@pytest.mark.parametrize("seeds", ["1-125", "126-250", "251-375", "376-500"])
+@pytest.mark.parametrize("seeds", ["1-250", "251-500"])
 def test_in_500_worlds_nothing_acked_is_lost_and_no_run_has_two_histories(seeds: str) -> None:
     assert "failed: none" in faults("--seeds", seeds)
 
