@@ -119,10 +119,10 @@ class Supervised:
         self._task = asyncio.create_task(self._read_on(ending), name="guardian")
 
     async def _read_on(self, ending: Ending) -> None:
-        printed = ending.printed
-        if printed < 0:  # nobody noted how much that was
-            printed = await asyncio.to_thread(printed.size, self._log)
-        await self._output(printed, b"")
+        end = ending.printed
+        if end < 0:  # nobody noted how much that was
+            end = await asyncio.to_thread(printed.size, self._log)
+        await self._output(end, b"")
         self.exited.set_result(ending.code)
         self.gone.set_result(ending.leftovers)
 
