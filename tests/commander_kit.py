@@ -97,6 +97,8 @@ class Agent:
             **more,
         )  # fmt: skip
         answer = await self.hear()
+        while answer["type"] == "welcome":  # another of its name has come
+            answer = await self.hear()
         assert answer["request"] == self.request
         if answer["type"] == "granted":
             self.run_id, self.epoch, self.token = run_id, answer["epoch"], answer["token"]

@@ -400,6 +400,28 @@ async def test_what_an_operator_says_after_a_restore_stands(state: Path, when: s
         assert (row["status"], row.get("holder")) == ("cancelled", holder)
 
 
+async def test_a_cancel_that_the_backup_holds_open_counts_whoever_is_heard_of_first(state: Path) -> None:
+    clock = FakeClock()
+    async with running(state, clock) as kit:
+        before = await come_back(kit, "pod", 1, "", "one")
+        tokens = [(await before.acquire("run-1", request_id="q"))["token"]]
+        assert (await kit.post("/api/runs/run-1/cancel", {"expected_epoch": 1, "why": "test"}))[0] == 200
+    saved = back_up(state, AT)
+    async with running(state, clock) as kit:
+        await kit.force("run-1", 1, pod_gone=True)
+        assert (await kit.requeue("run-1", 2))[0] == 200
+        tokens.append((await (await kit.agent("after")).acquire("run-1"))["token"])
+    for heard_first in (True, False):
+        put_back(state, saved)
+        async with running(state, clock) as kit:
+            if heard_first:
+                before = await come_back(kit, "pod", 1, tokens[0], "one")
+                assert (await before.renew())["type"] == "renewed"
+            after = await come_back(kit, "after", 3, tokens[1])
+            assert (await register(after))["code"] == "released"
+            assert (await kit.run("run-1"))["status"] == "cancelled"
+
+
 async def test_the_latest_of_several_later_holders_has_the_run(state: Path) -> None:
     """And one who was told to stop before the backup is waited for no longer: the later ones waited for it."""
     clock = FakeClock()

@@ -565,6 +565,20 @@ async def test_nothing_is_queued_again_over_a_lease_that_somebody_has(kit: Kit, 
     assert (await kit.requeue("run-1", 1))[0] == 200
 
 
+async def test_who_registers_what_is_known_is_renewed_by_it(kit: Kit, clock: FakeClock) -> None:
+    """Its first answer was lost, or its renewal came first: it counts on what it was told."""
+    holder, other = await kit.agent("holder"), await kit.agent("other")
+    await holder.acquire("run-1")
+    await kit.pass_time(clock, 200)
+    lease = {"run_id": "run-1", "epoch": 1, "token": holder.token, "mode": "sft"}
+    await holder.say(type="register", request=9, **lease)
+    assert (await holder.hear())["lease_seconds"] == 300
+    await kit.pass_time(clock, 290)
+    assert (await other.acquire("run-1"))["code"] == "held"
+    await kit.pass_time(clock, 12)
+    assert (await other.acquire("run-1"))["type"] == "granted"
+
+
 async def test_nobody_registers_what_cannot_have_been_granted(kit: Kit) -> None:
     agent = await kit.agent()
     granted = await agent.acquire("run-1")

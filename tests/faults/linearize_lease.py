@@ -53,6 +53,10 @@ class Lease(NamedTuple):
             return self._replace(state=EXPIRED, silent=silent)
         return self.free()._replace(ended=self.ended or self.called_off, silent=silent)
 
+    def cancelled(self) -> Lease:
+        """While nobody holds it, or after a restore, above whatever may have been granted."""
+        return self.free()._replace(ended=True, epoch=max(self.epoch, self.floor))
+
     def extended(self, call: Call) -> Lease:
         if self.state == HELD and call.at <= self.since:
             return self
@@ -144,6 +148,8 @@ def _acquire(lease: Lease, call: Call, answer: Answer) -> After:
         return lease.expired() if _refused(answer, "ended") else None
     if lease.floor and answer == ("refused", "recovering"):
         return lease
+    if lease.state == EXPIRED and lease.called_off:
+        return lease.cancelled() if _refused(answer, "ended") else None
     if lease.silent == HELD_AFTER and answer == ("refused", "ended"):
         return lease.free()._replace(ended=True)
     epoch = lease.next_epoch
@@ -183,6 +189,8 @@ def _register(lease: Lease, call: Call, answer: Answer) -> After:
         return lease if _refused(answer) else None
     if lease.state == HELD and lease.called_off:
         return lease.expired() if _refused(answer, "released") else None
+    if lease.state == EXPIRED and lease.called_off:
+        return lease.cancelled() if _refused(answer, "released") else None
     if answer is not None and answer[0] != "ok":
         return None
     return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor, silent=lease.silent)

@@ -232,6 +232,8 @@ class Leases:
             assert lease is not None
             assert attempt is not None
             endings.revive(tx, run, lease, attempt, self._clock.wall(), expires, self.boot_id)
+        else:  # registered once more: it counts on this as on any other answer
+            runs.extend(tx, run_id, epoch, hashed, self.boot_id, expires)
         return Extended(self.length)
 
     def revive_in(self, tx: Tx, run: Run, lease: Lease, attempt: Attempt) -> Run:
@@ -279,6 +281,10 @@ class Leases:
             if run.status.ended and not before.status.ended:
                 return Refuse("released", run.message)
             message += f", in place of {lease.worker} with epoch {lease.epoch}"
+        if lease is not None and lease.state is LeaseState.EXPIRED and run.status is RunStatus.QUEUED:
+            called_off = attempts.in_force(tx, run.run_id, lease.epoch, OrderKind.CANCEL)
+            if called_off is not None:
+                return Refuse("released", endings.call_off(tx, run, called_off.by, at).message)
         if run.status.ended:  # at a lower epoch: it was queued again since
             run = change(run, Cause.REQUEUED, at, message)
         attempts.save(
