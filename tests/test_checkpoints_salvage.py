@@ -80,6 +80,18 @@ def test_a_first_checkpoint_that_was_never_published_is_no_cold_start(tmp_path: 
     assert step_after(run) == 5
 
 
+def test_an_empty_file_is_what_a_power_cut_left_of_one(run: RunFolder) -> None:
+    """Marked whole, for the names were on the disk before the bytes were."""
+    staged = stage(run, 1, 20)
+    (staged.path / "shard" / "0.bin").write_bytes(b"")
+    done = after(run, 2)
+    assert done.published == []
+    assert told(done) == ["checkpoint.torn"]
+    assert "shard/0.bin" in done.told[0].message
+    assert aside(run) == (["e00000001.step_20"], [])
+    assert step_after(run) == 10
+
+
 def test_half_a_save_is_set_aside_and_said(run: RunFolder) -> None:
     stage(run, 1, 20, marker=False)
     (run.staging(1) / ".step_30.tmp").mkdir()

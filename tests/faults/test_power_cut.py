@@ -235,7 +235,7 @@ class Holder:
 
     async def keep_working(self, commander: Process, session: aiohttp.ClientSession, over: asyncio.Event) -> None:
         while not over.is_set():
-            with suppress(aiohttp.ClientError, OSError, AssertionError):
+            with suppress(aiohttp.ClientError, OSError, AssertionError, KeyError):
                 await self.work(commander, session)
             await asyncio.sleep(0.02)
 
@@ -263,8 +263,8 @@ async def test_the_commanders_state(tmp_path: Path) -> None:
                     alive = False
                     promised = [(set(holder.ended), dict(holder.lines), list(holder.granted)) for holder in holders]
                     await asyncio.to_thread(disk.again)
-                    await commander.start()
                     alive = True
+                    await commander.start()
                     for holder, (over_, lines, granted) in zip(holders, promised, strict=True):
                         await holds(commander, session, holder.run_id, over_, lines, granted)
                 over.set()

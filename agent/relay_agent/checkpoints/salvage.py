@@ -23,10 +23,11 @@ from pathlib import Path
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.manifest import MANIFEST
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
-from relay_agent.checkpoints.staging import STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
-from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
+from relay_agent.checkpoints.staging import OURS, STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
+from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
 from relay_agent.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
 
@@ -181,6 +182,7 @@ class Salvage:
         return newest
 
     def _published(self, saved_by: int, staged: Staged, newest: int) -> Published:
+        _refuse_unflushed(staged.path)
         return publish(
             self._run,
             staged,
@@ -212,3 +214,14 @@ class Salvage:
             self.told.append(Told("checkpoint.stuck", words, path.name))
         else:
             self.told.append(Told(kind, f"{what} is kept aside in {where}: {reason}", path.name))
+
+
+def _refuse_unflushed(path: Path) -> None:
+    """Torn where a power cut may have left the name of a file and not its bytes: who saved it need not have flushed
+    it before it marked it whole. What its agent had begun to publish was flushed, and is listed."""
+    with folder(path) as root:
+        if MANIFEST in names(root):
+            return
+        empty = next((found.path for found in walk(root, ignore=OURS).files if not found.size), None)
+    if empty is not None:
+        raise Torn(f"{empty!a} is empty, as a file is that was not on the disk yet when the power failed")
