@@ -260,6 +260,30 @@ def test_a_slip_is_answered_with_what_was_meant(
     assert capsys.readouterr().err == f"{program}: {words}\n"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_teaches_with_an_example_and_exit_codes_in_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("relay-tui", cli, [name, "--help"]) == Exit.OK
+    words = capsys.readouterr().out
+    assert "Example" in words
+    assert f"relay-tui {name}" in words.partition("Example")[2]
+    assert "Exit codes" in words
+    assert ("--json" in words) == (name not in ("stop", "token")), "what prints data prints it for programs too"
+    assert max(map(len, words.splitlines())) <= 80
+
+
+def test_exit_codes_are_all_told_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("relay-tui", cli, ["--help"]) == Exit.OK
+    words = capsys.readouterr().out
+    assert max(map(len, words.splitlines())) <= 80
+    assert {int(line.split()[0]) for line in words.partition("Exit codes:")[2].splitlines() if line.strip()} <= CODES
+
+
 def test_help_of_a_command_shows_only_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("serve", "stop", "token", "backup", "restore"):
         assert run("relay-tui", cli, [name, "--help"]) == Exit.OK

@@ -23,10 +23,6 @@ def backup(target: Target, to: Path | None, as_json: bool) -> None:
     It is checked row by row before it gets its name. Whether a commander runs meanwhile does not matter; it makes one a
     day by itself. Not in it: steps and log lines, and the folder's key, of which you keep a copy of your own. With
     --json one object: path, bytes, at (seconds since 1970), seconds (how long it took), verified.
-
-    \b
-    Example:
-      relay-tui backup --to /mnt/other-disk/relay-$(date +%F).db
     """
     from relaytui.commander.store.backup import back_up, copy_whole
     from relaytui.commander.store.database import RELAY
@@ -55,12 +51,6 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     Stop the commander first. At the next start, agents that hold a lease keep it, those that were granted one after the
     backup register again, and for the length of a lease nobody else is granted a run. With --json one object: path, at,
     replaced (what was there, null where nothing was), epoch_floor.
-
-    \b
-    Example:
-      relay-tui stop
-      relay-tui restore ~/.local/state/relay-tui/backups/relay-20270115T080000Z.db
-      relay-tui serve
     """
     from relaytui.client.api import whoami_here
     from relaytui.commander.folder import StateFolder

@@ -9,6 +9,7 @@ import click
 
 from relaytui import __version__
 from relaytui.cli.options import Given, Target, target_options, usage
+from relaytui.cli.taught import CODES, teach
 from relaytui.shell.arguments import WORDS, shown
 
 COMMANDS = {
@@ -34,18 +35,7 @@ COMMANDS = {
 
 NO_TARGET = ("print-lium-command", "demo")
 
-EPILOG = """\b
-Exit codes:
-  0    done
-  1    failed, for a reason that has no code of its own
-  2    arguments, environment or configuration are wrong
-  69   no commander answers, or its port is taken
-  74   the state folder cannot be used (not a database, another owner), or stdout cannot be written
-  75   a lease was refused or lost, or the run changed meanwhile
-  77   wrong or missing token, or a commander that did not prove who it is
-  130  interrupted, or the answer to a question was no
-  141  whoever read stdout went away
-"""
+EPILOG = "\b\nExit codes:\n" + "".join(f"  {code:<4} {words}\n" for code, words in CODES.items())
 
 
 class LazyGroup(click.Group):
@@ -58,6 +48,7 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        teach(cmd_name, command)
         return command
 
     def resolve_command(

@@ -111,13 +111,7 @@ class Step:
 @click.option("--ttl", type=TTL, default="24h", show_default=True, help="The pod removes itself after this long.")
 @json_option
 def print_lium_command(as_json: bool, **options: str | int | None) -> None:
-    """Print the commands that rent a Lium pod and start an agent there; run them in a shell that has the secrets.
-
-    \b
-    Example:
-      relay-tui print-lium-command --commander-url https://relay.example.org --run-id my-run \\
-          --template-id TEMPLATE --gpu H100 --volume id:VOLUME | bash -e
-    """
+    """Print the commands that rent a Lium pod and start an agent there; run them in a shell that has the secrets."""
     steps = lium_steps(**options)  # type: ignore[arg-type]
     if said := weak(os.environ.get("RELAY_SHARED_SECRET", "").strip()):
         click.echo(said, err=True)

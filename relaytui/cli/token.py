@@ -20,10 +20,6 @@ def token(target: Target, role: Role) -> None:
 
     A worker's goes into RELAY_SHARED_SECRET on a pod, an operator's into RELAY_TOKEN beside --connect. Where the
     commander was started with a RELAY_SHARED_SECRET of your own, that is what its workers use.
-
-    \b
-    Example:
-      export RELAY_SHARED_SECRET="$(relay-tui token worker)"
     """
     if role == "worker" and os.environ.get("RELAY_SHARED_SECRET"):
         raise RelayError(
