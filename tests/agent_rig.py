@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from relay_agent import guardian
 from relay_agent.checkpoints.manifest import verify
@@ -98,9 +98,7 @@ class Rig:
 
     def start_commander(self) -> None:
         if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+            self.port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
         env |= {"RELAY_SHARED_SECRET": SECRET, "RELAY_LEASE_SECONDS": str(self.lease_seconds)} | self.serving
         with (self.root / "commander.log").open("ab") as log:

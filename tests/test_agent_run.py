@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent_rig import PATIENCE, SECRET, Rig, eventually, mock, rigged
 from commander_kit import FakeClock
+from ports import free_port
 
 from relay_agent import guardian
 from relay_agent.acquire import _Denials
@@ -129,9 +130,7 @@ def _kill_it_twice(rig: Rig) -> None:
 def test_an_agent_waits_for_a_commander_that_is_not_there_yet(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.volume.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        rig.port = free.getsockname()[1]
+    rig.port = free_port()
     try:
         agent = rig.agent(mock("--steps", 2, "--step-seconds", 0.01))
         agent.heard(f"no commander at {rig.url}")

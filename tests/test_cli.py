@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_kit import RELAY, Served, clean_environment, relay
+from ports import free_port
 
 from relaytui.cli.serve import short_secret
 from relaytui.commander.settings import CommanderSettings
@@ -106,9 +107,7 @@ def test_no_commander_is_said_with_its_own_code(tmp_path: Path) -> None:
 
 
 def test_a_refused_connection_is_plain_words(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     done = relay(
         "status",
         "--connect",
