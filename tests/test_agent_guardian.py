@@ -68,6 +68,21 @@ async def test_output_and_exit_code_arrive_and_the_log_has_every_byte(tmp_path: 
     assert (tmp_path / "log.exit").read_text() == "7\n"
 
 
+async def test_an_error_in_what_hears_the_trainer_is_an_error_of_who_waits_for_it(tmp_path: Path) -> None:
+    def fails(data: bytes) -> None:
+        raise ValueError(data)
+
+    argv, env, guard = ("bash", "-c", "echo one"), {"PATH": os.environ["PATH"]}, f"guard-{os.getpid()}-fails"
+    live = Supervised(tmp_path / "log", fails, lambda lines, size: None)
+    await live.start(argv, env, guard, 5.0)
+    late = Supervised(tmp_path / "log", fails, lambda lines, size: None)
+    (tmp_path / "log").write_bytes(b"one\n")
+    late.recall(supervise.Ending(0, 4, 0, "itself"), guard)
+    for trainer in (live, late):
+        with pytest.raises(ValueError, match="one"):
+            await asyncio.wait_for(trainer.gone, 10)
+
+
 async def test_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path) -> None:
     trainer, _ = await start(tmp_path, "kill -9 $$")
     assert await trainer.exited == 137

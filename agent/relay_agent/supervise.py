@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relay_agent import guardian, printed
 from relay_agent.leftovers import kill_tree, stop_leftovers, thaw
@@ -116,7 +116,7 @@ class Supervised:
     def recall(self, ending: Ending, guard: str) -> None:
         """Nobody was there when it ended: read what it had printed."""
         self.guard = guard
-        self._task = asyncio.create_task(self._read_on(ending), name="guardian")
+        self._task = self._watched(self._read_on(ending))
 
     async def _read_on(self, ending: Ending) -> None:
         end = ending.printed
@@ -126,10 +126,24 @@ class Supervised:
         self.exited.set_result(ending.code)
         self.gone.set_result(ending.leftovers)
 
+    def _watched(self, hearing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Where it fails, whoever waits for the trainer fails with it instead of waiting for ever."""
+        task = asyncio.create_task(hearing, name="guardian")
+        task.add_done_callback(self._heard_last)
+        return task
+
+    def _heard_last(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        for future in (self._started, self.exited, self.gone):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # not every one of them is waited for
+
     async def _hear(self, ours: socket.socket) -> int:
         self._socket = ours
         reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
-        self._task = asyncio.create_task(self._listen(reader, writer), name="guardian")
+        self._task = self._watched(self._listen(reader, writer))
         self._not_later_than(FIRST_WORD)
         try:
             while not self._started.done():
