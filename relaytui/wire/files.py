@@ -45,7 +45,7 @@ def must_be_plain(path: Path, *, follow: bool = False) -> bool:
     `follow`: a link to a plain file is one too; for what is the user's own.
     """
     try:
-        mode = os.stat(path, follow_symlinks=follow).st_mode
+        mode = path.stat(follow_symlinks=follow).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
