@@ -14,7 +14,6 @@ from relay_agent.checkpoints.disk import Disk
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.prune import prune
-from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import Resume, choose, remains
 from relay_agent.checkpoints.staging import StagingWatch
@@ -59,27 +58,6 @@ def test_times_names_and_pointers_decide_nothing(run: RunFolder) -> None:
     (run.ckpt / "latest").symlink_to("step_00000010")
     (run.ckpt / "latest.json").write_text('{"name": "step_00000010"}')
     assert chosen(run).step == 20
-
-
-def test_a_copy_is_as_good_as_what_was_copied(run: RunFolder, tmp_path: Path) -> None:
-    """Of the folder of a run onto another volume, by whatever copies bytes: times, links and order are not kept."""
-    for step in (10, 20, 30):
-        put(run, 1, step)
-    take(run, 2, "step_00000030")
-    put(run, 2, 40)
-    files = [path for path in run.root.rglob("*") if path.is_file() and not path.is_symlink()]
-    copied = tmp_path / "elsewhere" / "runs" / RUN
-    for path in sorted(files, reverse=True):
-        target = copied / path.relative_to(run.root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    there = open_run(tmp_path / "elsewhere", RUN)
-    assert names(there) == names(run)
-    assert prune(there, 4) == []
-    resume = chosen(there)
-    assert (resume.step, resume.bad) == (40, ())
-    assert names(there) == names(run)
-    assert highest_claim(there) == 2
 
 
 def test_a_copy_is_as_good_as_what_was_copied(run: RunFolder, tmp_path: Path) -> None:
