@@ -23,12 +23,12 @@ def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
     until = time.monotonic() + timeout
     while empty < 2 and time.monotonic() < until:
         left = guardian.tree(guard, 0, *groups)
-        empty = 0 if left else empty + 1
+        empty = 0 if left or any(map(cgroup.populated, groups)) else empty + 1
         found |= left
         for group in groups:
             cgroup.kill(group)
         guardian.signal_all(left, signal.SIGKILL)
-        if left:
+        if not empty:
             time.sleep(0.02)
     for group in groups:
         cgroup.remove(group)

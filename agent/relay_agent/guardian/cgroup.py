@@ -73,6 +73,15 @@ def members(path: str) -> set[int]:
     return found - {0}  # of another pid namespace
 
 
+def populated(path: str) -> bool:
+    """Whether anybody is alive in it or below it. Exact, where a list of them is out of date once it is read."""
+    try:
+        with open(f"{path}/cgroup.events", "rb") as file:  # noqa: PTH123
+            return b"populated 1" in file.read()
+    except OSError:
+        return False
+
+
 def kill(path: str) -> None:
     """SIGKILL to all of it in one step: who is being born goes too, and who is frozen."""
     if path:

@@ -140,15 +140,16 @@ class Guardian:
         self.line.tell(STARTED, str(self.pid).encode())
         return True
 
-    def reap(self) -> None:
-        """Collect every dead child; note how the trainer itself ended."""
+    def reap(self) -> bool:
+        """Collect every dead child; note how the trainer itself ended. False: there is none any more, dead or alive,
+        and as orphans become ours, nobody else of the tree either."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid == self.pid and self.code is None:
                 code = os.waitstatus_to_exitcode(status)
                 self.code = code if code >= 0 else 128 - code
@@ -336,17 +337,19 @@ class Guardian:
             self.line.tell(LOG_LOST, os.fsencode(self.told_trouble))
 
     def _sweep(self, wake: int) -> int:
-        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were."""
+        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.
+
+        A look can miss who is never the same process for long; who has a child or a group that is not empty knows."""
         asked: set[int] = set()
         kill_at = time.monotonic() + min(self.grace, LEFTOVER_GRACE)
         empty = blind = 0
         while empty < 2 and blind < TRIES:
-            self.reap()
+            hidden = self.reap() or cgroup.populated(self.group)
             left = self._guarded(self.left)
             if left is None:
                 blind += 1
                 continue
-            if not left:
+            if not left and not hidden:
                 empty += 1
                 continue
             empty = 0
