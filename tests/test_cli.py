@@ -170,7 +170,7 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         done = relay("cancel", "wrong", "--why", "wrong data", *state, stdin="y\n")
         assert (done.returncode, done.stdout) == (0, "")
         assert "wrong is queued, held by nobody" in done.stderr
-        assert "not queued again" in done.stderr
+        assert "no agent gets it again; requeue takes that back" in done.stderr
         assert done.stderr.endswith("wrong is cancelled\n")
         twice = relay("cancel", "wrong", *state, stdin="y\n")
         assert twice.returncode == 75
@@ -185,11 +185,12 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         commander.stop()
 
 
-def test_an_unknown_run_is_one_line(served: Served) -> None:
-    done = relay("runs", "nothing", "--state", served.state)
+@pytest.mark.parametrize("command", [("runs",), ("log",), ("events", "--run")])
+def test_an_unknown_run_is_one_line(served: Served, command: tuple[str, ...]) -> None:
+    done = relay(*command, "nothing", "--state", served.state)
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "nothing" in done.stderr
+    assert done.stderr == "relay-tui: no run nothing. see `relay-tui runs`\n"
+    assert done.stdout == ""
 
 
 def test_drain_and_force_ask_first_and_hold_to_the_epoch(served: Served) -> None:
@@ -197,6 +198,10 @@ def test_drain_and_force_ask_first_and_hold_to_the_epoch(served: Served) -> None
     asked = relay("force-acquire", "tiny", *state, stdin="n\n")
     assert asked.returncode == 130
     assert "pod-1" in asked.stderr  # who loses it is said before the question
+    assert "that one takes up" in asked.stderr, "what it has saved whole is not lost"
+    assert "are lost" not in asked.stderr
+    other = relay("force-acquire", "tiny", *state, stdin="tiny-2\n")
+    assert other.returncode == 130, "another run's name is no yes"
     needs = relay("drain", "tiny", "--yes", *state)
     assert needs.returncode == 2
     stale = relay("drain", "tiny", "--yes", "--expected-epoch", "0", *state)
@@ -210,6 +215,18 @@ def test_drain_and_force_ask_first_and_hold_to_the_epoch(served: Served) -> None
     assert run["status"] == "queued"
     events = json.loads(relay("events", "--run", "tiny", *state, "--json").stdout)["events"]
     assert any("going home" in json.dumps(event) for event in events)
+
+
+def test_the_name_of_the_run_is_a_yes(tmp_path: Path) -> None:
+    """As it is in the dashboard, which wants it typed."""
+    commander = Served(tmp_path / "state")
+    try:
+        commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "tiny"})
+        forced = relay("force-acquire", "tiny", "--json", "--state", commander.state, stdin="tiny\n")
+        assert forced.returncode == 0, forced.stderr
+        assert json.loads(forced.stdout)["epoch"] == 2
+    finally:
+        commander.stop()
 
 
 def test_the_state_folder_is_for_its_owner_alone(served: Served) -> None:

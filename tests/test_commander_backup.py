@@ -580,7 +580,7 @@ async def test_the_commands_say_it_to_programs_too(state: Path, tmp_path: Path) 
     assert said["epoch_floor"] > 0
     assert done.stderr == ""
     missing = await asyncio.to_thread(relay, "backup", "--json", "--state", state, "--to", made)
-    assert (missing.returncode, missing.stdout) == (Exit.STATE, "")
+    assert (missing.returncode, missing.stdout) == (Exit.USAGE, "")
 
 
 async def test_the_commands(state: Path, tmp_path: Path) -> None:
@@ -600,7 +600,16 @@ async def test_the_commands(state: Path, tmp_path: Path) -> None:
     assert done.stdout == ""
     who = [event for event in json.loads(await events_of(state))["events"] if event["kind"] == "commander.restored"]
     assert [event["actor"] for event in who] == [whoami_here()], "as of every act of an operator"
-    for arguments in (("restore", tmp_path / "nothing"), ("backup", "--to", tmp_path / "mine.db")):
+    (tmp_path / "a file").write_bytes(b"")
+    for arguments, words in (
+        (("restore", tmp_path / "nothing"), "is not there"),
+        (("restore", tmp_path), "is a folder"),
+        (("backup", "--to", tmp_path / "mine.db"), "is there already"),
+        (("backup", "--to", tmp_path), "is there already"),
+        (("backup", "--to", tmp_path / "no folder" / "mine.db"), "no folder"),
+        (("backup", "--to", tmp_path / "a file" / "mine.db"), "no folder"),
+    ):
         refused = await asyncio.to_thread(relay, *arguments, "--state", state)
-        assert refused.returncode == Exit.STATE
+        assert refused.returncode == Exit.USAGE, "it is what was asked for that cannot be"
+        assert words in refused.stderr
         assert refused.stderr.count("\n") == 1

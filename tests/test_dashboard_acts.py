@@ -73,7 +73,7 @@ async def test_drain_names_target_holder_age_lease_and_consequence_and_begins_on
     ("key", "run_id", "last"),
     [
         ("d", NAME, "the next agent goes on from that"),
-        ("c", NAME, "However its attempt ends"),
+        ("c", NAME, "Once cancelled, no agent gets it again"),
         ("f", NAME, "Another agent may start when pod-a"),
         ("r", ENDED, "the next agent that asks goes on from"),
     ],
@@ -125,6 +125,16 @@ async def test_force_on_a_live_lease_wants_the_name_typed(commander: ScriptedCom
         await rig.press("enter", "enter")
         await rig.shows("taken at epoch 4", "the next agent")
         assert posted(commander) == [(FORCE[1], {"expected_epoch": 3, "why": "", "pod_gone": False})]
+
+
+async def test_force_says_what_becomes_of_what_the_holder_saves(commander: ScriptedCommander) -> None:
+    """It publishes nothing more itself; what lies there whole is its successor's, which resumes from it."""
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        lines = (await rig.shows("publishes nothing")).splitlines()
+        text = " ".join(" ".join(line.split("│")[1] for line in lines if line.count("│") == 2).split())
+        assert "saved whole when the next agent starts, that one takes up, if both have the same volume" in text
+        assert "set aside" not in text
 
 
 async def test_force_where_the_pod_is_gone_says_what_that_risks(commander: ScriptedCommander) -> None:

@@ -1,4 +1,5 @@
-"""The dashboard's acts from the shell. Each says what it does, then asks; a save costs nothing and asks nothing."""
+"""The dashboard's acts from the shell. Each says what it does, then asks, and takes `y` or the run's
+name for a yes; a save costs nothing and asks nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import click
 from relaytui.cli.options import Target, decided_options, epoch_options, json_option, target_options, usage
 from relaytui.cli.output import ago, print_json
 from relaytui.cli.session import ask
+from relaytui.client import acts
 from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.shell.arguments import RUN_ID
@@ -20,7 +22,7 @@ from relaytui.wire.text import clean
 
 T = TypeVar("T")
 
-MAX_ANSWER = 64
+MAX_ANSWER = 256
 
 
 @click.command(name="force-acquire")
@@ -36,12 +38,14 @@ def force_acquire(
 ) -> None:
     """Take RUN_ID away from its holder, so that the next agent that asks gets it.
 
-    The holder is told to stop, and whatever it still says counts as history only. The next agent starts once the old
-    one said that its trainer is dead, or its lease ran out, or at once with --pod-gone.
+    The holder is told to stop and publishes nothing more. The next agent starts once the old one said that its trainer
+    is dead, or its lease ran out, or at once with --pod-gone. What the old one has saved whole by then, the new one
+    publishes and goes on from, if both have the same volume.
     """
-    consequence = "Its holder is told to stop; steps since the newest checkpoint are lost."
-    if pod_gone:
-        consequence = "If the old pod still trains, both will for a while; only the new line counts."
+
+    def consequence(detail: RunDetail) -> tuple[str, ...]:
+        return acts.forces(detail.run, acts.lease_left(detail.run, detail.now), pod_gone=pod_gone)
+
     epoch = _agreed(target, run_id, "force-acquire", consequence, expected_epoch, yes)
 
     async def act(client: CommanderClient) -> Forced:
@@ -63,9 +67,7 @@ def force_acquire(
 @json_option
 def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
     """Let RUN_ID save, publish and release, so that the next agent goes on from there."""
-    epoch = _agreed(
-        target, run_id, "drain", "Its trainer saves and stops; the run goes back to the queue.", expected_epoch, yes
-    )
+    epoch = _agreed(target, run_id, "drain", lambda detail: acts.drains(detail.run), expected_epoch, yes)
 
     async def act(client: CommanderClient) -> Ordered:
         return await client.drain(run_id, expected_epoch=epoch, why=why)
@@ -85,11 +87,10 @@ def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes
 def cancel(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
     """End RUN_ID for good: its trainer saves and stops, and no agent gets it again.
 
-    A run that is queued is cancelled at once. One that is held is cancelled however its attempt ends from here on,
-    unless that reaches its last step. `relay-tui requeue` takes it back.
+    A run that is queued is cancelled at once. One that is held is cancelled once its attempt has ended, in whatever
+    way; only where that reaches its last step first is it completed. `relay-tui requeue` takes a cancel back.
     """
-    consequence = "Its trainer, if it has one, saves and stops, and the run is not queued again."
-    epoch = _agreed(target, run_id, "cancel", consequence, expected_epoch, yes)
+    epoch = _agreed(target, run_id, "cancel", lambda detail: acts.cancels(detail.run), expected_epoch, yes)
 
     async def act(client: CommanderClient) -> Ordered:
         return await client.cancel(run_id, expected_epoch=epoch, why=why)
@@ -135,8 +136,7 @@ def save(target: Target, run_id: str, why: str, expected_epoch: int | None, as_j
 def requeue(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
     """Queue RUN_ID again after it failed, was cancelled or completed; the next agent that asks for it goes on from its
     newest checkpoint."""
-    consequence = "The run is queued again; the next agent that asks goes on from its newest checkpoint."
-    epoch = _agreed(target, run_id, "requeue", consequence, expected_epoch, yes)
+    epoch = _agreed(target, run_id, "requeue", lambda detail: acts.requeues(detail.run), expected_epoch, yes)
 
     async def act(client: CommanderClient) -> Requeued:
         return await client.requeue(run_id, expected_epoch=epoch, why=why)
@@ -148,7 +148,14 @@ def requeue(target: Target, run_id: str, why: str, expected_epoch: int | None, y
         click.echo(f"{run_id} is {answer.run.status.value} again", err=True)
 
 
-def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: int | None, yes: bool) -> int:
+def _agreed(
+    target: Target,
+    run_id: str,
+    verb: str,
+    consequence: Callable[[RunDetail], tuple[str, ...]],
+    expected: int | None,
+    yes: bool,
+) -> int:
     """The epoch on which the operator decided; asks unless that was said beforehand."""
     if yes:
         if expected is None:
@@ -160,14 +167,15 @@ def _agreed(target: Target, run_id: str, verb: str, consequence: str, expected: 
         raise RelayError(
             "no_use", f"{run_id} is {detail.run.status.value}: nothing to {verb}", hint, exit_code=Exit.LEASE
         )
-    click.echo(_describe(detail) + f"\n{consequence}", err=True)
-    if not _confirmed(f"{verb} {run_id}?"):
+    click.echo("\n".join((_describe(detail), *consequence(detail))), err=True)
+    if not _confirmed(verb, run_id):
         raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)
     return detail.run.epoch if expected is None else expected
 
 
-def _confirmed(question: str) -> bool:
-    click.echo(f"{question} [y/N]: ", nl=False, err=True)
+def _confirmed(verb: str, run_id: str) -> bool:
+    """`y`, `yes` and the run's own name are a yes."""
+    click.echo(f"{verb} {run_id}? [y/N]: ", nl=False, err=True)
     try:
         answer = sys.stdin.readline(MAX_ANSWER)  # what answers may never come to the end of a line
     except (OSError, ValueError):
@@ -180,7 +188,7 @@ def _confirmed(question: str) -> bool:
             "without a terminal say --yes, and with --expected-epoch on which epoch you decided",
             exit_code=INTERRUPTED,
         )
-    return answer.strip().lower() in ("y", "yes")
+    return answer.strip() == run_id or answer.strip().lower() in ("y", "yes")
 
 
 def _describe(detail: RunDetail) -> str:

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import click
 
-from relaytui.cli.options import Target, json_option, state_option
+from relaytui.cli.options import Target, json_option, state_option, usage
 from relaytui.cli.output import print_json, printable
 from relaytui.shell.arguments import PATH
 
 
 @click.command()
-@click.option("--to", type=PATH, help="File to write, instead of one in the state folder's backups/.")
+@click.option(
+    "--to",
+    type=PATH,
+    help="New file to write, in a folder that is there. [backups/ of the state folder]",
+)
 @state_option
 @json_option
 def backup(target: Target, to: Path | None, as_json: bool) -> None:
@@ -27,6 +31,8 @@ def backup(target: Target, to: Path | None, as_json: bool) -> None:
     from relaytui.commander.store.backup import back_up, copy_whole
     from relaytui.commander.store.database import RELAY
 
+    if to is not None:
+        _new_file(to)
     at, began = time.time(), time.monotonic()
     if to is None:
         made = back_up(target.state, at)
@@ -57,6 +63,7 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     from relaytui.commander.settings import CommanderSettings
     from relaytui.commander.store.restore import restore as put_back
 
+    _a_file(file)
     settings = CommanderSettings.from_env(os.environ, state=target.state)
     folder = StateFolder(settings.state, keyless=True, allow_network=settings.allow_network_state)
     try:
@@ -70,3 +77,18 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
         return
     kept = f"; what was there is {done.aside}" if done.aside is not None else ""
     click.echo(f"restored from {file}{kept}; epochs go on above {done.epoch_floor}", err=True)
+
+
+def _new_file(path: Path) -> None:
+    """RelayError where it can be none, as far as the name says; what the disk has to say comes with the writing."""
+    if os.path.lexists(path):
+        raise usage(f"{path} is there already", "name another file: a backup replaces none")
+    if not path.parent.is_dir():
+        raise usage(f"{path}: there is no folder {path.parent}", "make it first, or name another file")
+
+
+def _a_file(path: Path) -> None:
+    if not os.path.lexists(path):
+        raise usage(f"{path} is not there", "name a backup's file")
+    if path.is_dir():
+        raise usage(f"{path} is a folder", "name a backup's file")

@@ -12,7 +12,7 @@ import click
 from relaytui.cli.options import Target, json_option, target_options
 from relaytui.cli.output import Column, ago, laid_out, number, print_json, print_table, terminal_width
 from relaytui.cli.session import ask
-from relaytui.client.answers import RunDetail, Runs
+from relaytui.client.answers import Events, RunDetail, Runs
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
 from relaytui.client.words import details, duration, held_off, remaining, sentence
@@ -263,7 +263,14 @@ EVENT_COLUMNS = (
 @json_option
 def events(target: Target, run: str | None, after: int | None, limit: int, as_json: bool) -> None:
     """Who did what to what, when; oldest first."""
-    answer = ask(target, lambda client: client.events(run=run, after=after, limit=limit))
+
+    async def question(client: CommanderClient) -> Events:
+        answer = await client.events(run=run, after=after, limit=limit)
+        if run is not None and not answer.events:
+            await client.run(run)  # none there, or no such run
+        return answer
+
+    answer = ask(target, question)
     if as_json:
         print_json(answer)
         return

@@ -13,11 +13,11 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input
 
+from relaytui.client.acts import cancels, drains, forces, lease_left, requeues
 from relaytui.dashboard.format import ago, duration
 from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.facts import joined
-from relaytui.dashboard.screens.lists import lease_left
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import folded
 from relaytui.wire.errors import RelayError
@@ -65,6 +65,10 @@ class Prose(Lines):
 
     def compose_lines(self, width: int) -> list[Line]:
         return self._lines(width)
+
+
+def paragraphs(sentences: Sequence[str]) -> list[list[Piece]]:
+    return [[Piece(each)] for each in sentences]
 
 
 class Tick(Checkbox):
@@ -268,13 +272,7 @@ class DrainDialog(RunDialog):
     verb = "Drain"
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        holder = clean(row.holder or "its holder", 128)
-        return [
-            [
-                Piece(f"{holder} stops the trainer with SIGTERM, publishes what it saves, and releases the run."),
-            ],
-            [Piece("The run is queued again, and the next agent goes on from that checkpoint.")],
-        ]
+        return paragraphs(drains(row))
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()
@@ -288,16 +286,7 @@ class CancelDialog(RunDialog):
     variant = "error"
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        after = [Piece("The run is over then, and no agent gets it again; requeue takes that back.")]
-        if not row.status.active:
-            newest = clean(row.newest_checkpoint or "", 128)
-            kept = f"what it has saved stays, up to {newest}" if newest else "it has saved nothing"
-            return [[Piece(f"Nobody trains it: it is cancelled at once; {kept}.")], after]
-        holder = clean(row.holder or "its holder", 128)
-        return [
-            [Piece(f"{holder} stops the trainer with SIGTERM and publishes what it saves.")],
-            [*after, Piece(" However its attempt ends from here on, unless that reaches the last step.", "muted")],
-        ]
+        return paragraphs(cancels(row))
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()
@@ -312,9 +301,7 @@ class RequeueDialog(RunDialog):
     variant = "primary"
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        newest = clean(row.newest_checkpoint or "", 128)
-        where = f"goes on from its newest checkpoint, {newest}" if newest else "begins it anew, as it has no checkpoint"
-        return [[Piece(f"The run is queued again, and the next agent that asks {where}.")]]
+        return paragraphs(requeues(row))
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()
@@ -369,22 +356,9 @@ class ForceDialog(RunDialog):
         super().decide_again()
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        if not row.status.active:
-            return [[Piece("Nobody holds this run: its epoch grows by one, and the next agent that asks gets it.")]]
-        holder = clean(row.holder or "its holder", 128)
-        first = [Piece(f"{holder} loses the run now, is told to stop, and what it saves from here on is set aside.")]
-        if self.pod_gone:
-            return [
-                first,
-                [
-                    Piece(
-                        "Another agent may start at once. If that pod does live, two trainers run for a while;", "warn"
-                    ),
-                    Piece("only the new one's checkpoints count.", "warn"),
-                ],
-            ]
-        after = f"at the latest in {duration(left)}" if left else "now, as its lease is over"
-        return [first, [Piece(f"Another agent may start when {holder} has said that its trainer is dead, {after}.")]]
+        pod_gone = self.pod_gone and row.status.active
+        said = paragraphs(forces(row, left, pod_gone=pod_gone))
+        return [*said[:-1], [Piece(text, "warn") for text, _ in said[-1]]] if pod_gone else said
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
+from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.words import sentence
 from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
@@ -82,13 +83,6 @@ _ATTENTION = {
     RunStatus.COMPLETED: 4,
     RunStatus.CANCELLED: 5,
 }
-
-
-def lease_left(row: RunRow, now: float) -> float | None:
-    """Seconds the lease still runs; None where none is held."""
-    if row.lease_expires_at is None or not row.status.active:
-        return None
-    return max(0.0, row.lease_expires_at - now)
 
 
 def lease_piece(row: RunRow, now: float) -> Piece:

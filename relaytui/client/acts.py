@@ -1,0 +1,62 @@
+"""What an act on a run does, in sentences: the same in a dialog and before a question in the shell."""
+
+from __future__ import annotations
+
+from relaytui.client.words import duration
+from relaytui.wire.rows import RunRow
+from relaytui.wire.text import clean
+
+
+def lease_left(row: RunRow, now: float) -> float | None:
+    """Seconds the lease still runs; None where none is held."""
+    if row.lease_expires_at is None or not row.status.active:
+        return None
+    return max(0.0, row.lease_expires_at - now)
+
+
+def drains(row: RunRow) -> tuple[str, ...]:
+    return (
+        f"{_holder(row)} stops the trainer with SIGTERM, publishes what it saves, and releases the run.",
+        "The run is queued again, and the next agent goes on from that checkpoint.",
+    )
+
+
+def cancels(row: RunRow) -> tuple[str, ...]:
+    if row.status.active:
+        holder = _holder(row)
+        also = f"also where saving fails or {holder} dies over it"
+        return (
+            f"{holder} stops the trainer with SIGTERM and publishes what it saves.",
+            f"The run is cancelled then, {also}. Only where the trainer has reached its last step is it completed.",
+            "Once cancelled, no agent gets it again; requeue takes that back.",
+        )
+    newest = clean(row.newest_checkpoint or "", 128)
+    kept = f"what it has saved stays, up to {newest}" if newest else "it has saved nothing"
+    for_good = "Once cancelled, no agent gets it again; requeue takes that back."
+    return f"Nobody trains it: it is cancelled at once; {kept}.", for_good
+
+
+def forces(row: RunRow, left: float | None, *, pod_gone: bool) -> tuple[str, ...]:
+    """The last one says what the operator answers for, where `pod_gone`."""
+    if not row.status.active:
+        return ("Nobody holds this run: its epoch grows by one, and the next agent that asks gets it.",)
+    holder = _holder(row)
+    what = (
+        f"{holder} loses the run now, is told to stop, and publishes nothing more. What it has saved whole when the"
+        " next agent starts, that one takes up, if both have the same volume; later steps are trained again."
+    )
+    if pod_gone:
+        risk = "If that pod does live, two trainers run for a while; only the new one's checkpoints count."
+        return what, f"Another agent may start at once. {risk}"
+    at_last = f"at the latest in {duration(left)}" if left else "now, as its lease is over"
+    return what, f"Another agent may start when {holder} has said that its trainer is dead, {at_last}."
+
+
+def requeues(row: RunRow) -> tuple[str, ...]:
+    newest = clean(row.newest_checkpoint or "", 128)
+    where = f"goes on from its newest checkpoint, {newest}" if newest else "begins it anew, as it has no checkpoint"
+    return (f"The run is queued again, and the next agent that asks {where}.",)
+
+
+def _holder(row: RunRow) -> str:
+    return clean(row.holder or "its holder", 128)
