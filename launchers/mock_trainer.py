@@ -52,6 +52,7 @@ def options() -> argparse.Namespace:
     add("--crash-at", type=int, metavar="STEP", help="exit with --exit-code in this step, unsaved")
     add("--exit-code", type=int, default=1, metavar="CODE", help="of --crash-at (1); -N: die by signal N")
     add("--hang-at", type=int, metavar="STEP", help="say and do nothing any more from this step on")
+    add("--last-waits-for", metavar="FILE", help="the last step is made only once this file is there")
     add("--nan-at", type=int, metavar="STEP", help="the loss is nan from this step on")
     add("--ignore-sigterm", action="store_true", help="only SIGKILL stops it")
     add("--bad-checkpoint", choices=tuple(BAD), metavar="KIND", help="one checkpoint goes wrong, see below")
@@ -163,6 +164,8 @@ def main() -> int:
                 os.kill(os.getpid(), -chosen.exit_code)
             return int(chosen.exit_code)
         while chosen.hang_at is not None and step >= chosen.hang_at and not asked:
+            time.sleep(0.02)
+        while chosen.last_waits_for and step == chosen.steps and not asked and not Path(chosen.last_waits_for).exists():
             time.sleep(0.02)
         until = time.monotonic() + chosen.step_seconds
         while not asked and (left := until - time.monotonic()) > 0:

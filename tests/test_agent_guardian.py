@@ -372,6 +372,53 @@ async def test_who_is_born_while_the_others_are_stopped_is_stopped_too(
     assert with_word(marked) == []
 
 
+HEADLESS = """
+import ctypes, os, signal, subprocess, sys, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.close(1), os.close(2)
+def work():
+    subprocess.Popen(["/bin/sleep", sys.argv[2]], env={}, start_new_session=True)
+    open(sys.argv[1], "w").close()
+    time.sleep(300)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""Its main thread ends, and another lives on: /proc calls it a zombie, and shows neither its words nor a variable."""
+
+
+@pytest.mark.parametrize("how", ["it ended", "kill", "its guardian was killed"])
+@pytest.mark.parametrize("group", [True, False], ids=["group", "no group"])
+async def test_a_process_without_its_main_thread_is_stopped_with_its_children(
+    tmp_path: Path, how: str, group: bool
+) -> None:
+    number = f"3{int.from_bytes(os.urandom(3)):08d}"  # seconds that nobody else sleeps
+    up, program = tmp_path / "up", tmp_path / "headless.py"
+    program.write_text(HEADLESS)
+    own = cgroup._place()[1]
+    leave = f"echo $BASHPID > {own}/cgroup.procs;" if own and not group else ""
+    script = f"({leave} exec setsid {sys.executable} {program} {up} {number}) & echo $! > {tmp_path}/pid"
+    trainer, _ = await start(tmp_path, f"{script}; while ! test -e {tmp_path}/end; do sleep 0.02; done; exit 3", 0.2)
+    assert trainer._child is not None
+    try:
+        while not up.exists() or not with_word(number):
+            await asyncio.sleep(0.01)
+        pid = int((tmp_path / "pid").read_text())
+        eventually(lambda: b") Z " in Path(f"/proc/{pid}/stat").read_bytes())
+        assert alive(pid)
+        if how == "it ended":
+            (tmp_path / "end").touch()
+        elif how == "kill":
+            trainer.kill()
+        else:
+            trainer._child.send_signal(signal.SIGKILL)
+        await asyncio.wait_for(trainer.gone, 15)
+        assert with_word(number) == []
+        assert not alive(pid)
+    finally:
+        for left in [*with_word(number), *([pid] if alive(pid) else [])]:
+            os.kill(left, signal.SIGKILL)
+
+
 async def test_a_killed_guardian_leaves_no_stranger_behind(tmp_path: Path, marked: str) -> None:
     await needs_a_group()
     stranger = STRANGER.replace("MARK", marked)

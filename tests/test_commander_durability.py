@@ -88,11 +88,13 @@ class Process:
             return await answer.json()
 
 
-async def talk(agent: Agent, sent: int, checkpoints: int) -> tuple[int, int, int, int]:
+async def talk(agent: Agent, sent: int, checkpoints: int, going: asyncio.Event) -> tuple[int, int, int, int]:
     """Sends lines and checkpoints as fast as they are taken, until the commander dies.
 
     (lines sent, lines acknowledged, checkpoints sent, checkpoints acknowledged) - the spool of an agent, in short.
+    `going` is set once three more checkpoints are acknowledged.
     """
+    enough = checkpoints + 3
     acked = {"telemetry": 0, "state": 0}
 
     async def listen() -> None:
@@ -103,6 +105,8 @@ async def talk(agent: Agent, sent: int, checkpoints: int) -> tuple[int, int, int
             body = orjson.loads(message.data)
             assert body["type"] == "ack", body
             acked[body["stream"]] = max(acked[body["stream"]], body["seq"])
+            if acked["state"] > enough:
+                going.set()
 
     listening = asyncio.create_task(listen())
     try:
@@ -129,7 +133,9 @@ async def test_kill_9_at_any_moment_loses_nothing_acknowledged_and_doubles_nothi
             await agent.state(started())
             lines = checkpoints = 0
             for _ in range(4):
-                talking = asyncio.create_task(talk(agent, lines, checkpoints))
+                going = asyncio.Event()
+                talking = asyncio.create_task(talk(agent, lines, checkpoints, going))
+                await asyncio.wait_for(going.wait(), DEADLINE)
                 await asyncio.sleep(dice.uniform(0.02, 0.25))  # the moment is the test
                 process.kill()
                 _, lines, _, checkpoints = await talking
