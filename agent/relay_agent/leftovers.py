@@ -51,6 +51,8 @@ def kill_tree(guard: str, root: int, trainer: int, timeout: float = 5.0) -> None
                 cgroup.kill(group)
             guardian.signal_all(left, signal.SIGKILL)
             time.sleep(0.02)
+        for group in groups:
+            cgroup.kill(group)
     elif trainer:
         with suppress(OSError):
             os.killpg(trainer, signal.SIGKILL)

@@ -359,6 +359,7 @@ class Guardian:
                 cgroup.kill(self.group)
             asked |= left
             self._wait(wake, 0.02)
+        cgroup.kill(self.group)  # whoever no look has seen
         return len(asked)
 
     def _finish(self, leftovers: int) -> None:

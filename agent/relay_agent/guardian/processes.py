@@ -9,6 +9,8 @@ import time
 from relay_agent.guardian import cgroup
 from relay_agent.guardian.protocol import MARKER
 
+FEW = 16
+"""Threads that are asked for their variables: one that lives has those of all."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -30,7 +32,8 @@ def prctl(option: int, value: int) -> bool:
 
 
 def processes() -> dict[int, tuple[int, int]]:
-    """pid → (parent, start time in ticks) of everything alive that /proc shows; zombies are not alive."""
+    """pid → (parent, start time in ticks) of everything alive that /proc shows. A zombie is not, unless only its main
+    thread has ended."""
     found: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its memory here
         if not name.isdigit():
@@ -40,18 +43,29 @@ def processes() -> dict[int, tuple[int, int]]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
+        if len(fields) > 19 and fields[0] != b"X" and (fields[0] != b"Z" or len(_threads(name)) > 1):
             found[int(name)] = (int(fields[1]), int(fields[19]))
     return found
 
 
 def carries(pid: int, marker: bytes) -> bool:
     """Whether the process was started with `marker` (NAME=value, or how such a one begins) in its environment."""
+    threads = (f"{pid}/task/{thread}" for thread in _threads(pid)[:FEW])
+    for path in (str(pid), *threads):  # who has ended shows none, also where the others live on
+        try:
+            with open(f"/proc/{path}/environ", "rb") as file:  # noqa: PTH123
+                if environment := file.read():
+                    return any(variable.startswith(marker) for variable in environment.split(b"\0"))
+        except OSError:
+            continue
+    return False
+
+
+def _threads(pid: int | str) -> list[str]:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return any(variable.startswith(marker) for variable in file.read().split(b"\0"))
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
-        return False
+        return []
 
 
 def handles(pid: int, number: int) -> bool:
@@ -65,26 +79,32 @@ def handles(pid: int, number: int) -> bool:
 
 
 def tree(guard: str, root: int = 0, *groups: str) -> set[int]:
-    """Living processes of a trainer: descendants of `root`, whoever carries the marker, and who is in its control
-    groups (found by the guard unless given). Never the caller itself."""
+    """Living processes of a trainer: descendants of `root`, whoever carries the marker, who is in its control groups
+    (found by the guard unless given), and what comes of any of these. Never the caller itself."""
     alive = processes()
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in alive.items():
         children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    waiting = [root] if root else []
+    me = os.getpid()
+    found = {root} - {0}
+    _with_descendants(found, children)
+    marker = f"{MARKER}={guard}".encode()
+    found.update(pid for pid in alive if pid not in found and pid != me and carries(pid, marker))
+    for group in groups or cgroup.find(guard):
+        found.update(cgroup.members(group) & alive.keys())
+    found.discard(me)
+    _with_descendants(found, children)
+    found -= {me, root}
+    return found
+
+
+def _with_descendants(found: set[int], children: dict[int, list[int]]) -> None:
+    waiting = list(found)
     while waiting:
         for child in children.get(waiting.pop(), []):
             if child not in found:
                 found.add(child)
                 waiting.append(child)
-    marker = f"{MARKER}={guard}".encode()
-    me = os.getpid()
-    found.update(pid for pid in alive if pid not in found and pid != me and carries(pid, marker))
-    for group in groups or cgroup.find(guard):
-        found.update(cgroup.members(group) & alive.keys())
-    found.discard(me)
-    return found
 
 
 def signal_all(pids: set[int], number: int) -> None:
