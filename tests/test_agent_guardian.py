@@ -268,6 +268,17 @@ async def test_a_frozen_guardian_is_thawed_by_an_order(tmp_path: Path, marked: s
     await asyncio.wait_for(trainer.gone, 4)
 
 
+async def test_a_guardian_that_its_trainer_froze_before_it_ended_is_thawed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervise, "THAW_EVERY", 0.05)
+    trainer, heard = await start(tmp_path, "echo up; for i in 1 2; do kill -STOP $PPID; sleep 0.3; done; exit 5")
+    assert await asyncio.wait_for(trainer.exited, 10) == 5
+    await asyncio.wait_for(trainer.gone, 10)
+    assert heard.data == b"up\n"
+    assert capsys.readouterr().err.count("frozen") == 1
+
+
 @pytest.mark.parametrize("hurried", [False, True])
 async def test_a_guardian_that_stays_frozen_is_done_without(
     tmp_path: Path, marked: str, hurried: bool, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,14 @@ def thaw(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+def is_frozen(pid: int) -> bool:
+    """Whether a signal stopped it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
+
+
 def kill_tree(guard: str, root: int, trainer: int, timeout: float = 5.0) -> None:
     """The trainer's tree first, for as long as its processes are the guardian's descendants; then the guardian."""
     if Path("/proc/self").exists():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relay_agent import guardian, printed
-from relay_agent.leftovers import kill_tree, stop_leftovers, thaw
+from relay_agent.leftovers import is_frozen, kill_tree, stop_leftovers, thaw
 from relay_agent.process import own_children, say
 from relaytui.wire.errors import Exit, RelayError
 
@@ -31,6 +31,8 @@ does it without it."""
 LAST_WORD = 30.0
 """Seconds that a guardian has for what a trainer left behind and for the end of the log."""
 FIRST_WORD = 60.0
+THAW_EVERY = 5.0
+"""Seconds between two looks at whether the guardian is frozen."""
 GREETING = 30.0
 """Seconds that a guardian that listens has to greet a new agent: it may be at its last work, on a slow volume."""
 
@@ -76,6 +78,7 @@ class Supervised:
         self._all = taken_over  # what was printed meanwhile is read whole, however much it is
         self._socket: socket.socket | None = None
         self._guardian = 0  # its pid
+        self._thawing: asyncio.Task[None]
         self._child: subprocess.Popen[bytes] | None = None  # the guardian, where we started it
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -144,6 +147,8 @@ class Supervised:
         self._socket = ours
         reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
         self._task = self._watched(self._listen(reader, writer))
+        self._thawing = asyncio.create_task(self._keep_thawed(), name="thaw")
+        self._task.add_done_callback(lambda task: self._thawing.cancel())
         self._not_later_than(FIRST_WORD)
         try:
             while not self._started.done():
@@ -155,6 +160,17 @@ class Supervised:
             self._forget_deadline()
             self._told.set()
         return self._pid
+
+    async def _keep_thawed(self) -> None:
+        """A trainer can freeze its guardian and end, and nobody would ever hear of it."""
+        said = False
+        while True:
+            await asyncio.sleep(THAW_EVERY)
+            if is_frozen(self._guardian):
+                thaw(self._guardian)
+                if not said:
+                    said = True
+                    say("the guardian was frozen (SIGSTOP): it goes on")
 
     def _spawn(
         self, argv: tuple[str, ...], env: Mapping[str, str], grace: float, orphan: float, folder: Path | None
