@@ -155,6 +155,31 @@ def test_https_to_a_commander_that_speaks_http_is_named(commander: Rig) -> None:
     assert check["todo"] == f"write {commander.url}"
 
 
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("exec python-that-is-nowhere train.py", "python-that-is-nowhere"),
+        ("A=1 B='2 3' nothing-here --x", "nothing-here"),
+        ("nothing-here;true", "nothing-here"),
+        ("exec sh train.sh", None),
+        ("cd /nowhere && ./train", None),  # bash's own word
+        ("if true; then x; fi", None),
+        ("./not-there", None),  # its folder is the pod's affair
+        ("$PROGRAM train.py", None),
+        ("echo 'no end", None),
+    ],
+)
+def test_the_command_is_not_tried_and_where_it_would_run_is_said(
+    commander: Rig, command: str, missing: str | None
+) -> None:
+    report = json.loads(doctor(commander, "--json", SLIME_SFT_CMD=command).stdout)
+    (launcher,) = (check for check in report["checks"] if check["what"] == "launcher")
+    assert report["ok"], "a look cannot tell"
+    assert launcher["level"] == ("warn" if missing else "ok")
+    assert f"SLIME_SFT_CMD is for bash in {Path.cwd()}; the command itself was not tried" in launcher["why"]
+    assert missing is None or f"there is no {missing} on the PATH" in launcher["why"]
+
+
 @pytest.mark.parametrize(("secret", "warned"), [("fifteen-letters", True), ("sixteen-letters-", False)])
 def test_a_secret_that_can_be_guessed_is_said(commander: Rig, secret: str, warned: bool) -> None:
     lines = doctor(commander, RELAY_SHARED_SECRET=secret).stdout.splitlines()

@@ -36,6 +36,9 @@ def order(rig: Rig, kind: str, **more: object) -> None:
     rig.call(f"/api/runs/{rig.run_id}/{kind}", expected_epoch=1, why="a test", **more)
 
 
+BY_FILE = "asked by $RELAY_SAVE_FILE; if the trainer does not look for it, it saves as usual"
+
+
 def answers(rig: Rig) -> list[str]:
     events = rig.call(f"/api/events?run={rig.run_id}&limit=1000")["events"]
     return [event["message"] for event in events if event["kind"] == "order.acknowledged"]
@@ -118,7 +121,7 @@ def test_a_checkpoint_appears_and_training_goes_on(rig: Rig, command: str) -> No
     saved = eventually(lambda: rig.run()["newest_step"], "a checkpoint", 10)
     eventually(lambda: rig.run()["step"] > saved + 3, "steps after it")
     assert rig.run()["status"] == "running"
-    assert answers(rig) == ["asked by file; its next save counts"]
+    assert answers(rig) == [BY_FILE]
     assert len(rig.checkpoints()) == 1, "one wish, one checkpoint"
     assert not (rig.folder / "ckpt/.staging/e00000001/.save-now").exists(), "the trainer took it away"
     order(rig, "save")
@@ -135,7 +138,7 @@ def test_a_trainer_is_asked_by_its_own_signal_and_nothing_else_of_it_gets_it(rig
     before = guardian.tree(rig.guard())
     order(rig, "save")
     eventually(lambda: rig.run()["newest_step"] == 7, "a checkpoint")
-    assert answers(rig) == ["SIGUSR1 sent to 1 process of it, asked by file; its next save counts"]
+    assert answers(rig) == [f"SIGUSR1 sent to 1 process of it, {BY_FILE}"]
     still = {pid for pid in before if pid in guardian.processes()}
     assert len(still) >= len(before) - 1, "what does not know the signal would have died of it"
     agent.process.kill()
@@ -146,7 +149,7 @@ def test_a_signal_that_nobody_handles_kills_nothing(rig: Rig) -> None:
     eventually(lambda: rig.run()["step"] >= 1, "a step")
     order(rig, "save")
     eventually(lambda: rig.run()["newest_step"], "a checkpoint, as it was asked by file as well")
-    assert answers(rig) == ["nothing of it handles SIGUSR2, asked by file; its next save counts"]
+    assert answers(rig) == [f"nothing of it handles SIGUSR2, {BY_FILE}"]
     agent.process.kill()
 
 

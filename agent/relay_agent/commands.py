@@ -14,6 +14,7 @@ Set in the environment, or in run.yaml (environment wins):
   COMMANDER_URL         where the commander listens, http(s)://host[:port]
   RELAY_SHARED_SECRET   what lets this worker in; `relay-tui token worker` prints it
   RUN_ID  MODE          the run to train; sft or rl
+  WORKER_ID             a name for this pod, in lists and history (HOSTNAME)
   RELAY_L1_ROOT         where the volume is mounted (/mnt/relay)
   RELAY_RUN_CONFIG      path of run.yaml; run.example.yaml explains every key
   SLIME_SFT_CMD         a trainer of your own instead of launchers/launch_sft.sh
@@ -57,7 +58,7 @@ def cli(ctx: click.Context, config: Path | None) -> int:
     return asyncio.run(run(settings))
 
 
-@cli.command()
+@cli.command(short_help="Check all that a training needs, and say what is wrong.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def doctor(config: Path | None, as_json: bool) -> int:

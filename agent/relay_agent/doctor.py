@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -21,6 +24,8 @@ from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import clean, counted
 
 MAX_SKEW = 5.0
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_PLAIN = re.compile(r"[\w+][\w.+-]{0,200}", re.ASCII)
 
 
 class Level(StrEnum):
@@ -93,7 +98,39 @@ def _launcher(settings: Settings) -> Check:
     if trouble := exec_trouble(launch, os.environ):
         hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
         return _fail("launcher", RelayError("launcher_not_startable", trouble, hint, exit_code=Exit.USAGE))
-    return _ok("launcher", launch.argv[0] if len(launch.argv) == 1 else f"{launch.name} runs in bash")
+    if len(launch.argv) == 1:
+        return _ok("launcher", launch.argv[0])
+    untried = f"{launch.name} is for bash in {_here()}; the command itself was not tried"
+    if (program := _missing_program(launch.argv[-1])) is None:
+        return _ok("launcher", untried)
+    where = "that the trainer gets (without the agent's own virtual environment)"
+    return _warn("launcher", f"{untried}, and there is no {program} on the PATH {where}", "name it with its folder")
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return "a folder that is not there any more"
+
+
+def _missing_program(command: str) -> str | None:
+    """The plain name that a command begins with, where bash would find nothing of that name; None: nothing to say."""
+    words = shlex.shlex(command, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    try:
+        first = next((word for word in words if word != "exec" and not _ASSIGNMENT.match(word)), "")
+    except ValueError:  # quotes that only bash makes out
+        return None
+    if not _PLAIN.fullmatch(first):
+        return None
+    known = ["bash", "-c", 'type -t -- "$1"', "bash", first]
+    env = {name: value for name, value in pod_environment(os.environ).items() if name != "BASH_ENV"}
+    try:
+        found = subprocess.run(known, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return first if found.returncode == 1 else None
 
 
 def _volume(settings: Settings) -> list[Check]:

@@ -138,7 +138,7 @@ class Orders:
             words.append(f"the file {self._file.name} could not be made: {error.strerror or 'the volume hangs'}")
         else:
             asked = True
-            words.append("asked by file; its next save counts")
+            words.append("asked by $RELAY_SAVE_FILE; if the trainer does not look for it, it saves as usual")
         said = ", ".join(words)
         say(f"the trainer was asked to save: {said}" if asked else f"the trainer could not be asked to save: {said}")
         self._answer(order, Answer(asked, said))
