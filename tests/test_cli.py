@@ -450,9 +450,37 @@ def test_the_lium_recipe_refuses_what_lium_would(arguments: tuple[str, ...], wor
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("mode", "name"), [("sft", "SLIME_SFT_CMD"), ("rl", "SLIME_RL_CMD")])
+def test_the_lium_recipe_starts_the_trainer_that_was_named(mode: str, name: str, tmp_path: Path) -> None:
+    pod = ("--template-id", "T", "--gpu", "H100", "--mode", mode)
+    command = """exec python3 'my train.py' --name "it's" $HOME"""
+    done = relay(*LIUM, *pod, "--command", command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "HF_" not in done.stdout, "nothing was said of the Hub"
+    made, _, _ = done.stdout.partition("# rent the pod")
+    shell = f'{made}. ./relay-pod.env; printf %s "${name}"'
+    env = clean_environment(RELAY_SHARED_SECRET="s" * 32)
+    shown = subprocess.run(["bash", "-ec", shell], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert shown.stdout == command
+    bare = relay(*LIUM, *pod)
+    assert name not in bare.stdout
+    assert bare.stderr == (f"no --command: Relay's own small trainer runs there, unless the image sets {name}\n"), (
+        "what would run instead is said"
+    )
+
+
 def test_the_lium_recipe_says_that_the_secret_is_short() -> None:
     for secret, warned in (("hunter2", True), ("s" * 16, False), ("", False)):
-        done = relay(*LIUM, "--template-id", "T", "--gpu", "H100", env=clean_environment(RELAY_SHARED_SECRET=secret))
+        done = relay(
+            *LIUM,
+            "--template-id",
+            "T",
+            "--gpu",
+            "H100",
+            "--command",
+            "true",
+            env=clean_environment(RELAY_SHARED_SECRET=secret),
+        )
         assert done.returncode == 0
         assert ("has 7 characters" in done.stderr) == warned
         assert done.stderr.count("\n") == warned

@@ -64,7 +64,7 @@ def demo(headless: bool, seconds: float | None, steps: int | None, folder: Path 
         except RelayError as error:
             error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
             raise
-    with putting_away(), stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS)) as staged:
+    with putting_away(), stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS), headless) as staged:
         root, endpoint, fleet = staged
         if headless:
             return asyncio.run(_headless(root, endpoint, fleet, seconds or SECONDS, as_json))
@@ -72,8 +72,8 @@ def demo(headless: bool, seconds: float | None, steps: int | None, folder: Path 
 
 
 @contextlib.contextmanager
-def stage(folder: Path | None, steps: int) -> Iterator[tuple[Path, Endpoint, Fleet]]:
-    """Commander and pods, running; all of it gone afterwards."""
+def stage(folder: Path | None, steps: int, stamped: bool) -> Iterator[tuple[Path, Endpoint, Fleet]]:
+    """Commander and pods, running; all of it gone afterwards. `stamped`: each line ends with when it was printed."""
     from relaytui.commander.embedded import EmbeddedCommander
     from relaytui.commander.settings import CommanderSettings
 
@@ -99,7 +99,7 @@ def stage(folder: Path | None, steps: int) -> Iterator[tuple[Path, Endpoint, Fle
                 "COMMANDER_URL": url,
                 "RELAY_SHARED_SECRET": secret,
                 "RELAY_L1_ROOT": str(volume),
-                "RELAY_STAMP": "1",
+                "RELAY_STAMP": "1" if stamped else "",
                 "CHAR_LM_STEPS": str(steps),
                 "CHAR_LM_SAVE_EVERY": str(max(10, steps // 20)),
                 "CHAR_LM_STEP_SECONDS": "0.1",

@@ -107,6 +107,9 @@ class Step:
     show_default=True,
     help="Where the template mounts the volume on the pod; runs and checkpoints go there.",
 )
+@click.option(
+    "--command", type=Words(), help="What starts your trainer on the pod, e.g. 'exec python3 train.py'; bash runs it."
+)
 @click.option("--hf-repo", type=HUB_REPO, help="Hub repository for checkpoints, `owner/name`.")
 @click.option("--ttl", type=TTL, default="24h", show_default=True, help="The pod removes itself after this long.")
 @json_option
@@ -115,6 +118,9 @@ def print_lium_command(as_json: bool, **options: str | int | None) -> None:
     steps = lium_steps(**options)  # type: ignore[arg-type]
     if said := weak(os.environ.get("RELAY_SHARED_SECRET", "").strip()):
         click.echo(said, err=True)
+    if options["command"] is None:
+        own = f"SLIME_{str(options['mode']).upper()}_CMD"
+        click.echo(f"no --command: Relay's own small trainer runs there, unless the image sets {own}", err=True)
     if as_json:
         click.echo(
             orjson.dumps({"steps": [{"why": s.why, "command": s.command} for s in steps]}, option=orjson.OPT_INDENT_2)
@@ -137,6 +143,7 @@ def lium_steps(
     count: int | None,
     volume: str | None,
     l1_root: str,
+    command: str | None,
     hf_repo: str | None,
     ttl: str,
 ) -> list[Step]:
@@ -162,8 +169,9 @@ def lium_steps(
         "WORKER_ID": pod_name,
         "MODE": mode,
         "RELAY_L1_ROOT": l1_root,
+        f"SLIME_{mode.upper()}_CMD": command or "",
         "HF_REPO": hf_repo or "",
-        "HF_DRY_RUN": "false" if hf_repo else "true",
+        "HF_DRY_RUN": "false" if hf_repo else "",
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
     local = f"{pod_name}.env"

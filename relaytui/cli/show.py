@@ -16,7 +16,7 @@ from relaytui.client.answers import Events, RunDetail, Runs
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
 from relaytui.client.words import details, duration, held_off, remaining, sentence
-from relaytui.shell.arguments import COUNT, MAX_COUNT, RUN_ID
+from relaytui.shell.arguments import COUNT, RUN_ID, Count
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.text import clean
 
@@ -296,7 +296,7 @@ def _what(event: EventRow) -> str:
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--epoch", type=click.IntRange(1, MAX_COUNT), help="Of this attempt only.")
+@click.option("--epoch", type=Count(1), help="Of this attempt only.")
 @click.option("--lines", "limit", type=click.IntRange(1, 5000), default=200, show_default=True)
 @target_options
 @json_option

@@ -51,7 +51,8 @@ TAUGHT = {
         (
             "relay-tui print-lium-command --run-id my-run \\",
             "    --commander-url https://relay.example.org --template-id TEMPLATE \\",
-            "    --gpu H100 --volume id:VOLUME | bash -e",
+            "    --gpu H100 --volume id:VOLUME \\",
+            "    --command 'exec python3 train.py' | bash -e",
         ),
         (0, 2),
     ),

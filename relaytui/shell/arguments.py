@@ -101,12 +101,27 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+class Count(click.IntRange):
+    """A whole number from `least` on. That JSON carries none above MAX_COUNT exactly is said to whoever comes there."""
+
+    name = "count"
+
+    def __init__(self, least: int = 0) -> None:
+        super().__init__(least)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number > MAX_COUNT:
+            self.fail(f"should be {MAX_COUNT} at most", param, ctx)
+        return number
+
+
 RUN_ID = RunId()
 PATH = FilePath()
 WORDS = Words()
 WHY = Words(least=0)
 URL = Url()
-COUNT = click.IntRange(0, MAX_COUNT)
+COUNT = Count()
 
 
 def usable_path(text: str) -> Path:
