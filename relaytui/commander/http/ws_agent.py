@@ -14,7 +14,7 @@ from relaytui.commander.http.outbox import Outbox, Socket
 from relaytui.commander.model.lease import Deny, Refuse
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Extended
-from relaytui.commander.services.reports import Applied, Missing
+from relaytui.commander.services.reports import Applied, Missing, weight_of
 from relaytui.commander.services.telemetry import Stream as TelemetryStream
 from relaytui.commander.services.telemetry import cleaned
 from relaytui.commander.services.workers import wire_order
@@ -134,13 +134,14 @@ class AgentSession:
                 return
 
     async def _take(self, message: AgentMessage | Frame, data: bytes) -> None:
+        renewal = type(message) is Renew
         telemetry = type(message) is Frame and message.stream is Stream.TELEMETRY
         writer = self._core.frames if telemetry else self._core.relay
-        if writer.full:
+        if writer.full and not (renewal and writer.takes_first):
             await writer.room()
         if self._closing:
             return  # replaced, or something before it was not stored: what counts comes again on a newer connection
-        if type(message) is Renew:
+        if isinstance(message, Renew):
             self._renew(message, len(data))
         elif type(message) is Frame:
             if message.stream is Stream.TELEMETRY:
@@ -235,6 +236,7 @@ class AgentSession:
         self._core.leases.renew(message.run_id, message.epoch, message.token, done)
 
     def _state(self, message: Frame, size: int) -> None:
+        size = weight_of(len(message.reports), size)
         self._core.reports.submit(
             message.run_id, message.epoch, message.token, message.first_seq, message.reports, size,
             self._state_taken(message, size),

@@ -171,7 +171,7 @@ class Leases:
             self.boot_id, now + self.length,
         )  # fmt: skip
         runs.save_lease(tx, lease)
-        newest = checkpoints.line(tx, run.run_id).reference()
+        newest = checkpoints.reference(tx, run.run_id)
         message = f"granted for {self.length:g} s" + (f", newest checkpoint {newest.name}" if newest else "")
         history.add_event(tx, at, "lease.granted", ask.worker, message, run.run_id, epoch)
         return Given(epoch, token, self.length, newest)
@@ -188,7 +188,7 @@ class Leases:
             endings.revive(tx, run, lease, attempt, at, expires, self.boot_id)
         else:
             runs.extend(tx, run.run_id, lease.epoch, lease.token_hash, self.boot_id, expires)
-        newest = checkpoints.line(tx, run.run_id).reference()
+        newest = checkpoints.reference(tx, run.run_id)
         return Given(lease.epoch, token, lease.length, newest)
 
     def _supersede(self, tx: Tx, run: Run, lease: Lease, at: float, by: str, why: str) -> Run:
@@ -210,7 +210,7 @@ class Leases:
         done: Done,
     ) -> None:
         """`done(Extended | Refuse)` is called after the commit; all ordinary renewals that wait are one statement."""
-        self._writer.submit_to(self._renewals, (run_id, epoch, token_hash(token)), done)
+        self._writer.submit_to(self._renewals, (run_id, epoch, token_hash(token)), done, first=True)
 
     def _renew_in(self, tx: Tx, claims: list[runs.Claim]) -> list[Extended | Refuse | BaseException]:
         expires = self._clock.boot() + self.length

@@ -117,7 +117,7 @@ class Original:
         """The attempt of this token and its live lease; 409 where it is over, 403 where the token is nobody's."""
         attempt = attempts.by_token(tx, hashed)
         if attempt is None:
-            if any(lease.state is LeaseState.HELD for lease in runs.live_leases(tx)):
+            if runs.any_held(tx):
                 raise not_holder("this token holds no lease", "acquire again")
             raise conflict("no_lease", "there is no such lease", "acquire again")
         run = runs.get(tx, attempt.run_id)
@@ -173,8 +173,10 @@ class Original:
             return
         digits = _STEP.search(name)
         step = int(digits[1]) if digits else 0
-        checkpoints.add(tx, CheckpointRow(run.run_id, name, step, attempt.epoch, 0, 0, "", at))
-        kept = checkpoints.line(tx, run.run_id).kept
+        kept = run.checkpoints
+        kept += checkpoints.add(tx, CheckpointRow(run.run_id, name, step, attempt.epoch, 0, 0, "", at))
+        if (run.published + 1) % checkpoints.TRIM_EVERY == 0:
+            kept -= checkpoints.trim(tx, run.run_id)
         runs.save(
             tx,
             replace(run, newest_checkpoint=name, newest_step=step, checkpoints=kept, published=run.published + 1),

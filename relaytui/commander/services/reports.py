@@ -26,6 +26,16 @@ from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean, counted
 
 
+REPORT = 16 << 10
+"""What a report of this stream counts beside its bytes: it is small on the wire and a dozen statements in the database,
+on the writer that renewals use."""
+
+
+def weight_of(count: int, size: int) -> int:
+    """Of `count` reports of `size` bytes, where what waits for the disk is bounded."""
+    return UNIT + size + count * REPORT
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     seq: int
@@ -54,7 +64,7 @@ class StateReports:
         size: int,
         done: Done,
     ) -> None:
-        """`size`: bytes of these reports on the wire. `done(Applied | Missing | Refuse)` is called after the commit.
+        """`size`: what these reports weigh (`weight_of`). `done(Applied | Missing | Refuse)` is called after the commit.
 
         RelayError where a report is of the other stream.
         """
@@ -64,7 +74,7 @@ class StateReports:
                 raise wrong_stream(report, "state")
             states.append(report)
         hashed = token_hash(token)
-        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states), done, UNIT + size)
+        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states), done, size)
 
     def _apply(
         self, tx: Tx, run_id: str, epoch: int, hashed: bytes, first_seq: int, reports: list[StateReport]
@@ -183,13 +193,23 @@ class StateReports:
         known = checkpoints.get(tx, attempt.run_id, report.name)
         if known is not None and known.pruned_at is None and known.manifest == report.manifest:
             return
-        checkpoints.add(
+        longer = checkpoints.add(
             tx,
             CheckpointRow(
                 attempt.run_id, report.name, report.step, attempt.epoch, report.bytes, report.files, report.manifest, at
             ),
         )
-        self._count_checkpoints(tx, attempt.run_id, published=1)
+        run = runs.get(tx, attempt.run_id)
+        assert run is not None
+        if (run.published + 1) % checkpoints.TRIM_EVERY == 0:
+            longer -= checkpoints.trim(tx, run.run_id)
+        runs.save(
+            tx,
+            replace(
+                run, checkpoints=run.checkpoints + longer, published=run.published + 1, newest_checkpoint=report.name,
+                newest_step=report.step,
+            ),
+        )  # fmt: skip
         attempts.save(tx, replace(attempt, last_step=max(attempt.last_step, report.step)))
         message = f"{report.name} at step {report.step}, {counted(report.files, 'file')}"
         data = {"name": report.name, "step": str(report.step), "bytes": str(report.bytes)}
@@ -198,26 +218,15 @@ class StateReports:
     def _pruned(self, tx: Tx, attempt: Attempt, report: Pruned) -> None:
         at = self._clock.wall()
         if checkpoints.prune(tx, attempt.run_id, report.name, at):
-            self._count_checkpoints(tx, attempt.run_id, published=0)
+            run = runs.get(tx, attempt.run_id)
+            assert run is not None
+            newest = checkpoints.newest(tx, run.run_id)
+            name, step = (newest.name, newest.step) if newest is not None else (None, None)
+            runs.save(tx, replace(run, checkpoints=run.checkpoints - 1, newest_checkpoint=name, newest_step=step))
             history.add_event(
                 tx, at, "checkpoint.pruned", attempt.worker, report.name, attempt.run_id, attempt.epoch,
                 {"name": report.name},
             )  # fmt: skip
-
-    def _count_checkpoints(self, tx: Tx, run_id: str, published: int) -> None:
-        run = runs.get(tx, run_id)
-        assert run is not None
-        line = checkpoints.line(tx, run_id)
-        runs.save(
-            tx,
-            replace(
-                run,
-                checkpoints=line.kept,
-                newest_checkpoint=line.newest.name if line.newest else None,
-                newest_step=line.newest.step if line.newest else None,
-                published=run.published + published,
-            ),
-        )
 
     def _ended(self, tx: Tx, attempt: Attempt, report: Ended) -> None:
         run, lease = runs.get(tx, attempt.run_id), runs.get_lease(tx, attempt.run_id)

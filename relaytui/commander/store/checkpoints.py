@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relaytui.commander.store.changes import CheckpointSaved
 from relaytui.commander.store.columns import columns, record, select
 from relaytui.commander.store.writer import Tx
@@ -16,17 +14,12 @@ _NEWEST = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NUL
 BY_RUN = select("checkpoints", _COLUMNS, "WHERE run_id = ? ORDER BY id DESC LIMIT 1000")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The run's line of checkpoints in short."""
+_OLDER = "SELECT id FROM checkpoints WHERE run_id = ? AND pruned_at IS {} ORDER BY id DESC LIMIT -1 OFFSET ?"
 
-    kept: int
-    newest: CheckpointRow | None
-
-    def reference(self) -> CheckpointRef | None:
-        row = self.newest
-        # An original worker's checkpoint has no manifest of ours, so no agent can be held to it.
-        return None if row is None or not row.manifest else CheckpointRef(row.name, row.step, row.epoch, row.manifest)
+MOST = 1_000
+"""Rows kept of those of a run that were pruned, and of those that were not. An agent keeps a handful on the volume."""
+TRIM_EVERY = 100
+"""Publications from one look at that to the next."""
 
 
 def get(tx: Tx, run_id: str, name: str) -> CheckpointRow | None:
@@ -34,17 +27,26 @@ def get(tx: Tx, run_id: str, name: str) -> CheckpointRow | None:
     return None if row is None else record(CheckpointRow, row)
 
 
-def line(tx: Tx, run_id: str) -> Line:
-    kept = tx.execute("SELECT count(*) FROM checkpoints WHERE run_id = ? AND pruned_at IS NULL", (run_id,)).fetchone()[
-        0
-    ]
+def newest(tx: Tx, run_id: str) -> CheckpointRow | None:
+    """Of the run's line."""
     row = tx.execute(_NEWEST, (run_id,)).fetchone()
-    return Line(kept, None if row is None else record(CheckpointRow, row))
+    return None if row is None else record(CheckpointRow, row)
 
 
-def add(tx: Tx, row: CheckpointRow) -> None:
-    """The newest of its run from now on; one of the same name, pruned or other in content, gives way."""
-    tx.execute("DELETE FROM checkpoints WHERE run_id = ? AND name = ?", (row.run_id, row.name))
+def reference(tx: Tx, run_id: str) -> CheckpointRef | None:
+    """The newest that an agent can be held to: one that an original worker named has no manifest of ours."""
+    row = newest(tx, run_id)
+    return None if row is None or not row.manifest else CheckpointRef(row.name, row.step, row.epoch, row.manifest)
+
+
+def add(tx: Tx, row: CheckpointRow) -> int:
+    """The newest of its run from now on; one of the same name, pruned or other in content, gives way.
+
+    By how much the run's line is longer: nothing where the other one was in it.
+    """
+    known = get(tx, row.run_id, row.name)
+    if known is not None:
+        tx.execute("DELETE FROM checkpoints WHERE run_id = ? AND name = ?", (row.run_id, row.name))
     tx.execute(
         "INSERT INTO checkpoints (run_id, name, step, epoch, bytes, files, manifest, published_at, pruned_at) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -52,6 +54,16 @@ def add(tx: Tx, row: CheckpointRow) -> None:
          row.pruned_at),
     )  # fmt: skip
     tx.changes.append(CheckpointSaved(row))
+    return 0 if known is not None and known.pruned_at is None else 1
+
+
+def trim(tx: Tx, run_id: str) -> int:
+    """Forgets the oldest beyond `MOST`; how many of them were in the run's line."""
+    gone = 0
+    for pruned in ("NOT NULL", "NULL"):
+        older = _OLDER.format(pruned)
+        gone = tx.execute(f"DELETE FROM checkpoints WHERE id IN ({older})", (run_id, MOST)).rowcount  # noqa: S608 - ours
+    return gone
 
 
 def prune(tx: Tx, run_id: str, name: str, at: float) -> bool:

@@ -73,6 +73,10 @@ def live_leases(tx: Tx) -> list[Lease]:
     return [record(Lease, row) for row in tx.execute(_LIVE)]
 
 
+def any_held(tx: Tx) -> bool:
+    return tx.execute("SELECT 1 FROM leases WHERE state = 'held' LIMIT 1").fetchone() is not None
+
+
 def due_leases(tx: Tx, now: float) -> list[Lease]:
     return [record(Lease, row) for row in tx.execute(_DUE, (now,))]
 

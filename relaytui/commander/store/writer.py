@@ -2,7 +2,7 @@
 
 Whatever waits goes into the next transaction, so the time of one fsync is the window that fills the next batch. A unit
 that fails is undone alone: each has a savepoint, or the transaction to itself. Answers go out after COMMIT, with one
-wake-up of the loop a batch.
+wake-up of the loop a batch. What is to come first (renewals) waits for one batch at most, however much was there before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +32,8 @@ MAX_WAITING = 32 << 20
 """Bytes that may wait for the disk, of all connections together. Who would add to them waits, and nothing is lost."""
 UNIT = 1 << 10
 """What a unit counts that does not say how large it is."""
+MAX_FIRST = 16_384
+"""Items that may wait ahead of all others, whatever else waits."""
 CLOSE_WITHIN = 0.5
 """Seconds in which the last units are committed; what is left then was acknowledged to nobody, and is given up."""
 
@@ -58,6 +61,11 @@ class _Work(NamedTuple):
     item: Any
     done: Done
     size: int
+    first: bool = False
+
+
+_LOOK = object()
+"""In the queue: something waits among the first."""
 
 
 class Writer:
@@ -70,7 +78,8 @@ class Writer:
         self._name = name
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Work | object | None] = queue.SimpleQueue()
+        self._first: deque[_Work] = deque()
         self._closed = False
         self._close_by = 0.0
         self._waiting = 0
@@ -84,19 +93,31 @@ class Writer:
         """`done(result, None)` or `done(None, error)` is called in the loop, after the commit or the failure."""
         self._put(_Work(unit, None, None, done, size))
 
-    def submit_to(self, gather: Gather[Item, Any], item: Item, done: Done, size: int = UNIT) -> None:
-        """As `submit`, with whatever else waits for the same `gather` in one go: few statements for many items.
+    def submit_to(
+        self, gather: Gather[Item, Any], item: Item, done: Done, size: int = UNIT, *, first: bool = False
+    ) -> None:
+        """As `submit`, with whatever else waits for the same `gather` in one go: few statements for many items. `first`:
+        ahead of all that is not in the batch being written.
 
         Each statement lets go of the interpreter lock and has to win it back from the loop, so under load their
         number counts more than their work.
         """
-        self._put(_Work(None, gather, item, done, size))
+        self._put(_Work(None, gather, item, done, size, first))
 
     def _put(self, work: _Work) -> None:
         if self._closed:
             raise _stopping()
         self._waiting += work.size
-        self._queue.put(work)
+        if work.first:
+            self._first.append(work)
+            self._queue.put(_LOOK)
+        else:
+            self._queue.put(work)
+
+    @property
+    def takes_first(self) -> bool:
+        """Whether what is to come first may be added although the writer is full."""
+        return len(self._first) < MAX_FIRST
 
     @property
     def waiting(self) -> int:
@@ -143,27 +164,39 @@ class Writer:
         take, more = self._queue.get, self._queue.get_nowait
         last = False
         while not last:
-            first = take()
-            if first is None:
-                break
-            batch, size = [first], first.size
+            item = take()
+            batch = [self._first.popleft() for _ in range(min(len(self._first), MAX_BATCH))]
+            size = sum(work.size for work in batch)
             try:
-                while len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
-                    item = more()
+                while True:
                     if item is None:
                         last = True
                         break
-                    batch.append(item)
-                    size += item.size
+                    if isinstance(item, _Work):
+                        batch.append(item)
+                        size += item.size
+                    if len(batch) >= MAX_BATCH or size >= MAX_BATCH_BYTES:
+                        break
+                    item = more()
             except queue.Empty:
                 pass
-            late = self._closed and time.monotonic() > self._close_by
-            answers, changes = (_refused(batch), list[Change]()) if late else self._commit(batch)
+            if last:
+                batch += self._first
+                self._first.clear()
+            if not batch:
+                continue
+            size = sum(work.size for work in batch)
+            answers, changes = (_refused(batch), list[Change]()) if self._late else self._commit(batch)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, answers, changes, size)
             except RuntimeError:  # the loop is closed: nobody is left to tell
                 break
         self._db.close()
+
+    @property
+    def _late(self) -> bool:
+        """Whether it is closing and has had its time."""
+        return self._closed and time.monotonic() > self._close_by
 
     def _commit(self, batch: list[_Work]) -> tuple[list[_Answer], list[Change]]:
         tx = Tx(self._db)
@@ -172,6 +205,9 @@ class Writer:
         try:
             tx.execute("BEGIN IMMEDIATE")
             for body, works in jobs:
+                if self._late:
+                    answers.extend(_refused(works))
+                    continue
                 self._guarded(tx, body, works, answers, alone=len(jobs) == 1)
             if self._db.in_transaction:
                 tx.execute("COMMIT")
