@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from dashboard_fleet import RUNS, run, scripted
 from dashboard_rig import Rig, dashboard, screen_text
-from scripted_commander import NOW, ScriptedCommander, snapshot
+from scripted_commander import NOW, ScriptedCommander, snapshot, until
 from textual.screen import Screen
 from textual.widgets import Button
 
@@ -299,6 +299,42 @@ async def test_the_key_bar_at_80_columns_has_what_can_be_done(commander: Scripte
         await rig.press("enter")
         await rig.becomes(lambda: "esc back" in bar())
         assert bar() == " esc back  / filter  d drain  s save  f force  c cancel  ? help  v view  q quit"
+
+
+async def test_a_key_that_can_do_nothing_is_not_in_the_bar(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, size=(160, 24)) as rig:
+        await ask(rig, "down")
+
+        def bar() -> str:
+            rig.app.paint_now()
+            return rig.text.splitlines()[-1]
+
+        for run_id, there, absent in (
+            (NAME, ("d drain", "s save", "f force", "c cancel"), ("r requeue",)),
+            (ENDED, ("r requeue",), ("d drain", "s save", "f force", "c cancel")),
+        ):
+            rig.app.screen.query_one("#runs", Table).select(run_id)
+            await rig.becomes(lambda there=there: there[0] in bar())  # type: ignore[misc]
+            assert all(key in bar() for key in there), bar()
+            assert not any(key in bar() for key in absent), bar()
+        await rig.press("slash", *"no such run", "enter")
+        await rig.becomes(lambda: "⏎ open" not in bar())
+        assert not any(key in bar() for key in ("d drain", "s save", "f force", "c cancel", "r requeue")), bar()
+
+
+async def test_enter_with_the_first_picture_opens_what_is_selected(commander: ScriptedCommander) -> None:
+    """Also where the picture is here and was not painted yet; before that, it is not a matter of selecting."""
+    async with dashboard(commander) as rig:
+        assert rig.app.why_not("open") in ("nothing is here yet: still connecting", "")
+        await until(lambda: rig.app.mirror.loaded, 8.0)
+        assert not rig.app._refused("open")
+
+
+async def test_a_word_lies_on_top_and_not_on_the_newest(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "s")
+        lines = (await rig.shows("is asked for a")).splitlines()
+        assert any("is asked for a" in line for line in lines[:5]), "below are the newest lines and the selected run"
 
 
 # -- quitting ------------------------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ async def test_an_empty_commander_says_what_to_do_next(commander: ScriptedComman
     commander.greeting = [snapshot()]
     async with dashboard(commander) as rig:
         wanted = (f"export COMMANDER_URL={commander.endpoint.url}", "RELAY_SHARED_SECRET=", "relay-tui token worker")
+        await rig.shows("export RELAY_L1_ROOT=$HOME/relay-volume", "mkdir -p $RELAY_L1_ROOT;")  # works as it is pasted
         shown = await rig.shows("no runs yet", *wanted, "RUN_ID=first relay-agent", "relay-tui demo")
         assert "relay-agent run" not in shown, "there is no such command"
         assert "…" not in shown.replace("SECRET=…", "")
@@ -488,6 +489,36 @@ async def test_a_worker_that_went_away_is_no_alarm(commander: ScriptedCommander)
         line = next(line for line in text.splitlines() if "offline" in line)
         assert "✗" not in line
         assert worker_status(WorkerStatus.OFFLINE).ink == "muted"
+
+
+async def test_help_that_scrolls_says_so(commander: ScriptedCommander) -> None:
+    for size, said in (((80, 24), "↑↓ scrolls · esc closes"), ((100, 60), "─ esc closes")):
+        async with dashboard(commander, size=size) as rig:
+            await rig.shows("sft-sh")
+            await rig.press("question_mark")
+            await rig.shows(said)
+
+
+async def test_an_event_names_its_run_whole_at_80_columns(commander: ScriptedCommander) -> None:
+    words = "a sentence that is longer than what is left of the line beside all the columns"
+    name = "my-first-run"
+    event = EventRow(1, NOW, "checkpoint.published", "pod-1", words, name, 1)
+    commander.greeting = [snapshot([run(name)], events=[event])]
+    async with dashboard(commander) as rig:
+        await rig.shows(name)
+        await rig.press("3")
+        shown = await rig.shows("checkpoint.published")
+        assert any("pod-1" in line and name in line and "a sentence" in line for line in shown.splitlines()[:12]), shown
+
+
+async def test_before_the_first_step_no_bare_nought_is_shown(commander: ScriptedCommander) -> None:
+    new, failed = run("new", RunStatus.LEASED), run("bad", RunStatus.FAILED, message="it broke")
+    commander.greeting = [snapshot([new, failed])]
+    async with dashboard(commander) as rig:
+        await rig.shows("no step yet")
+        rig.app.screen.query_one("#runs", Table).select("bad")
+        await rig.press("enter")
+        await rig.shows("no step was made")
 
 
 async def test_help_is_in_words_with_spaces_and_no_key_is_called_palette(commander: ScriptedCommander) -> None:

@@ -41,8 +41,8 @@ class Action(Struct, frozen=True):
     """Textual action: `action_<handler>` of the app, or of the widget for places inside one."""
     danger: Danger = Danger.NONE
     rank: int = 0
-    """Place in the key bar, from the left; 0 keeps it out. Where it gets narrow, what cannot be done now gives way,
-    then the highest."""
+    """Place in the key bar, from the left; 0 keeps it out. What cannot be done now is not there; where it gets
+    narrow, the highest gives way."""
 
 
 HOME = frozenset({Place.RUNS, Place.WORKERS, Place.EVENTS})

@@ -41,6 +41,8 @@ BEGIN_AFTER = 0.03
 TICK = 1.0
 """Seconds between looks at ages; they are shown in whole ones."""
 
+SAID_FOR: dict[SeverityLevel, float] = {"information": 3.0, "warning": 5.0, "error": 5.0}
+"""Seconds that a word stays."""
 MAX_UNSAID = 5
 """Words that wait under a dialog."""
 
@@ -250,7 +252,7 @@ class DashboardApp(App[DashboardResult]):
         """What waited."""
         while self._unsaid and not self.screen.is_modal:
             message, severity = self._unsaid.popleft()
-            self.notify(message, severity=severity, markup=False)
+            self.notify(message, severity=severity, timeout=SAID_FOR[severity], markup=False)
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
@@ -269,7 +271,9 @@ class DashboardApp(App[DashboardResult]):
         if refuses is None:
             return ""
         row = self.target()
-        return refuses(row) if row is not None else "no run is selected"
+        if row is None:
+            return "no run is selected" if self.mirror.loaded else "nothing is here yet: still connecting"
+        return refuses(row)
 
     def can(self, action_id: str) -> bool:
         return not self.why_not(action_id)
@@ -282,6 +286,8 @@ class DashboardApp(App[DashboardResult]):
         return screen is not None and bool(known.where & screen.places())
 
     def _refused(self, action_id: str) -> bool:
+        if self.target() is None:
+            self.paint_now()  # the first picture may be here and not yet on the screen
         why = self.why_not(action_id)
         if why:
             self.say(why, severity="warning")

@@ -53,9 +53,9 @@ class RelayScreen(Screen[None]):
         if reason.display:
             reason.refresh_content()
         actions = [action for action in bar_actions(self.places()) if action.id != "back" or self.can_go_back]
-        # Under a dialog none of these keys does what it says.
+        # What cannot be done is not shown; under a dialog none of these keys does what it says, and all are dim.
         on_top = self.app.screen is self
-        self.query_one(KeyBar).show_actions([(action, on_top and self.relay.can(action.id)) for action in actions])
+        self.query_one(KeyBar).show_actions([(action, on_top) for action in actions if self.relay.can(action.id)])
 
     @property
     def can_go_back(self) -> bool:

@@ -76,6 +76,8 @@ def reported(row: RunRow, now: float) -> list[Piece]:
 
 def pace(row: RunRow) -> list[list[Piece]]:
     moving = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
+    if not row.step and row.total is None:  # a bare 0 would be read as a number of something
+        return [[Piece("no step yet" if not row.status.ended else "no step was made", "muted")]]
     return [
         [Piece(steps(row.step, row.total), "strong"), Piece(f"  {percent(row.step, row.total)}")],
         [Piece(rate(row.rate))] if moving and row.rate is not None else [],
@@ -111,7 +113,7 @@ def progress_line(row: RunRow, width: int) -> list[Piece]:
     """A bar as wide as there is room, then the numbers."""
     said = joined(*pace(row))
     room = width - sum(width_of(text) for text, _ in said) - 4
-    if room < 8:
+    if room < 8 or (not row.step and row.total is None):
         return [Piece(" "), *said]
     return [Piece(" "), *bar(row.step, row.total, room), Piece("  "), *said]
 

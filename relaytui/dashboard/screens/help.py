@@ -71,8 +71,15 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         box = self.query_one("#dialog", VerticalScroll)
         box.border_title = "Keys"
-        box.border_subtitle = "esc closes"
         box.focus()
+        self.call_after_refresh(self._say_keys)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._say_keys)
+
+    def _say_keys(self) -> None:
+        box = self.query_one("#dialog", VerticalScroll)
+        box.border_subtitle = "↑↓ scrolls · esc closes" if box.max_scroll_y else "esc closes"
 
     def action_close(self) -> None:
         self.dismiss()

@@ -140,7 +140,8 @@ def _no_runs(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
         (Piece("A run appears when an agent asks for it. On any machine that reaches this commander:", "muted"),),
         (),
         *_let_in(url),
-        (Piece("RUN_ID=first relay-agent"),),
+        (Piece("export RELAY_L1_ROOT=$HOME/relay-volume"), Piece("   # or where a volume is mounted", "muted")),
+        (Piece("mkdir -p $RELAY_L1_ROOT; RUN_ID=first relay-agent"),),
         (),
         (Piece("or watch a whole fleet work here:  ", "muted"), Piece("relay-tui demo")),
     )
@@ -149,7 +150,7 @@ def _no_runs(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
 def _let_in(url: str) -> Sequence[Sequence[Piece]]:
     """What an agent must be told, as one types it there."""
     return (
-        (Piece("export RELAY_SHARED_SECRET=…   "), Piece("what `relay-tui token worker` prints here", "muted")),
+        (Piece("export RELAY_SHARED_SECRET=…   "), Piece("# what relay-tui token worker prints here", "muted")),
         (Piece(f"export COMMANDER_URL={url or 'http://…'}"),),
     )
 
@@ -222,10 +223,10 @@ def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
 EVENT_COLUMNS = (
     Column("time", "time", 8, 2),
     Column("kind", "event", 20, 1, grow=10, least=8),
-    Column("run", "run", 9, 3, grow=23, least=3, name=True),
+    Column("run", "run", 12, 3, grow=20, least=3, name=True),
     Column("epoch", "ep", 3, 8, right=True),
     Column("actor", "by", 9, 4, grow=9, least=4, name=True),
-    Column("message", "what", 24, 0, grow=200),
+    Column("message", "what", 20, 0, grow=204),
 )
 
 

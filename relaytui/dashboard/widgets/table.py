@@ -83,7 +83,8 @@ def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, g
         kept.remove(max(kept, key=lambda i: (columns[i].priority, i)))
     widths = {i: min(base[i], width) for i in kept}
     spare = width - sum(widths.values()) - gap * max(0, len(kept) - 1)
-    for i in sorted(kept, key=lambda i: (not columns[i].right, columns[i].priority, i)):
+    # Numbers first, then names, which are told apart by all of their letters; words take what is left.
+    for i in sorted(kept, key=lambda i: (not columns[i].right, not columns[i].name, columns[i].priority, i)):
         more = max(0, min(wanted(i) - widths[i], spare))
         widths[i] += more
         spare -= more
