@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from relay_agent import guardian, printed, supervise, takeover
 from relay_agent.guardian import cgroup
 from relay_agent.leftovers import stop_leftovers
 from relay_agent.supervise import Supervised
+from relay_agent.takeover import Trainer
 from relaytui.wire.errors import RelayError
 
 
@@ -482,7 +484,9 @@ async def test_without_a_group_a_trainer_runs_as_it_did(tmp_path: Path) -> None:
 class Bare:
     """A real guardian with a trainer, and the agent's end of the line to it."""
 
-    def __init__(self, tmp_path: Path, script: str, log: Path | None = None, pod: Path | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, script: str, log: Path | None = None, pod: Path | None = None, orphan: float = 60.0
+    ) -> None:
         ours, theirs = socket.socketpair()
         self.folder = pod or tmp_path / "pod"
         if pod is None:
@@ -494,7 +498,7 @@ class Bare:
             str(log or tmp_path / "log"),
             self.guard,
             "1.0",
-            "60.0",
+            str(orphan),
             str(self.folder),
             "--",
             "bash",
@@ -506,6 +510,7 @@ class Bare:
                 command,
                 pass_fds=(theirs.fileno(),),
                 stderr=said,
+                cwd=tmp_path,
                 env={"PATH": os.environ["PATH"], guardian.MARKER: self.guard},
             )
         theirs.close()
@@ -544,6 +549,7 @@ class Bare:
         self.line = socket.socket(socket.AF_UNIX)
         self.line.settimeout(10.0)
         takeover._connect(self.line, str(self.folder / guardian.SOCKET))
+        self.line.sendall(guardian.HELLO + self.guard.encode() + b"\n")
 
     def close(self) -> None:
         self.line.close()
@@ -552,7 +558,7 @@ class Bare:
         stop_leftovers(self.guard)
 
 
-LONG = "trap 'echo saved; exit 3' TERM; while :; do echo at work; sleep 0.05; done"
+LONG = "trap 'echo saved; touch saved; exit 3' TERM; while :; do echo at work; sleep 0.05; done"
 
 
 @pytest.fixture
@@ -618,6 +624,67 @@ def test_what_fails_in_the_guardian_is_said_and_the_trainer_lives_on(tmp_path: P
         assert not alive(bare.trainer)
     finally:
         bare.close()
+
+
+@pytest.mark.parametrize("word", [b"", b"H\n", b"Hsomebody\n", b"T\n", b"K\n", b"H" + b"x" * 5000, b"half of it"])
+def test_who_does_not_say_that_it_is_an_agent_is_none(tmp_path: Path, word: bytes) -> None:
+    """It is not obeyed, the trainer is stopped for want of an agent as if nobody had called, and a true one is heard
+    beside any number of those."""
+    bare = Bare(tmp_path, LONG, orphan=2.0)
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+    try:
+        bare.line.close()
+        gone = time.monotonic()
+        for stranger in strangers:
+            takeover._connect(stranger, str(bare.folder / guardian.SOCKET))
+            stranger.sendall(word)
+        bare.call()
+        assert bare.hear()[0] == guardian.STARTED
+        assert time.monotonic() - gone < 2.0, "the clock has not run out yet"
+        bare.line.close()
+        more = socket.socket(socket.AF_UNIX)
+        strangers.append(more)
+        takeover._connect(more, str(bare.folder / guardian.SOCKET))
+        more.sendall(word)
+        assert bare.process.wait(15) == 0
+        assert (bare.folder / guardian.ENDED).read_text().split()[0::3] == ["3", "orphan"]
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        bare.close()
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["it has another agent", "it stays frozen"])
+def test_a_guardian_that_does_not_listen_costs_no_save(
+    bare: Bare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, frozen: bool
+) -> None:
+    monkeypatch.setattr(takeover, "GREETING", 0.3)
+    bare.call()
+    assert bare.hear()[0] == guardian.STARTED
+    if frozen:
+        monkeypatch.setattr(takeover, "thaw", lambda pid: None)
+        bare.process.send_signal(signal.SIGSTOP)
+    note = SimpleNamespace(guard=bare.guard, grace=1.0)
+    found = takeover._look(bare.folder, note)  # type: ignore[arg-type]
+    assert (tmp_path / "saved").exists()
+    assert not alive(bare.trainer)
+    assert found.trainer is (Trainer.CRASHED if frozen else Trainer.STOPPED)
+
+
+def test_a_silent_caller_is_sent_away(bare: Bare) -> None:
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(10)]
+    try:
+        bare.line.close()
+        for stranger in strangers:
+            takeover._connect(stranger, str(bare.folder / guardian.SOCKET))
+        bare.call()
+        assert bare.hear()[0] == guardian.STARTED, "after as many as it hears at once"
+        for stranger in strangers[:8]:
+            stranger.settimeout(10)
+            assert stranger.recv(1) == b""
+    finally:
+        for stranger in strangers:
+            stranger.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM])

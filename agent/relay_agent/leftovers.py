@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +34,31 @@ def stop_leftovers(guard: str, timeout: float = 10.0) -> int:
     for group in groups:
         cgroup.remove(group)
     return len(found)
+
+
+SWEEPS = 10.0
+"""Seconds that a guardian has for what its trainer left behind, and for its last word."""
+
+
+def let_save(guardian_pid: int, grace: float, ended: Callable[[], bool]) -> None:
+    """SIGTERM to the trainer of a guardian that does not listen to us, the grace to save, and time for the guardian to
+    note how it ended."""
+    trainers = []
+    for pid, (parent, _) in guardian.processes().items():
+        with suppress(OSError):
+            if parent == guardian_pid and os.getpgid(pid) == pid:
+                trainers.append(pid)
+                os.killpg(pid, signal.SIGTERM)
+                os.killpg(pid, signal.SIGCONT)
+    _wait(grace, lambda: ended() or not any(pid in guardian.processes() for pid in trainers))
+    if not is_frozen(guardian_pid):
+        _wait(SWEEPS, lambda: ended() or guardian_pid not in guardian.processes())
+
+
+def _wait(seconds: float, done: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def thaw(pid: int) -> None:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from relay_agent import guardian
-from relay_agent.leftovers import stop_leftovers, thaw
+from relay_agent.leftovers import let_save, stop_leftovers, thaw
 from relay_agent.pod import DONE, Note, Pod
 from relay_agent.process import say
 from relay_agent.spool import Spool
@@ -134,7 +134,7 @@ def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
         return
     say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
     mark = pod.mark(run_id, int(folder.name[1:])) if folder.name[1:].isdigit() else ""
-    line = _call(folder) if mark else None
+    line = _call(folder, mark)[0] if mark else None
     if line is not None:
         say("its trainer still runs: stopping it, so that it can save")
         with suppress(OSError):
@@ -150,19 +150,26 @@ def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
 
 
 def _look(folder: Path, note: Note) -> Found:
-    line = _call(folder)
+    line, pid = _call(folder, note.guard)
     if line is not None:
         return Found(folder, note, Trainer.RUNNING, line, _peer(line))
+    asked = bool(pid) and _ending(folder) is None
+    if asked:
+        say("its guardian listens to somebody else, or to nobody: stopping the trainer, so that it can save")
+        let_save(pid, note.grace, lambda: _ending(folder) is not None)
     ending = _ending(folder)
     if ending is not None:
-        return Found(folder, note, Trainer.EXITED if ending.why == "itself" else Trainer.STOPPED, ending=ending)
+        itself = ending.why == "itself" and not (asked and ending.code)
+        return Found(folder, note, Trainer.EXITED if itself else Trainer.STOPPED, ending=ending)
     leftovers = stop_leftovers(note.guard)
     return Found(folder, note, Trainer.CRASHED, ending=Ending(KILLED, -1, leftovers, "killed"))
 
 
-def _call(folder: Path) -> socket.socket | None:
-    """A line to the guardian of this attempt, once it has answered; None where there is none."""
+def _call(folder: Path, guard: str) -> tuple[socket.socket | None, int]:
+    """A line to the guardian of this attempt once it has answered; None where there is none, and the pid of one that
+    is there and does not answer."""
     line = socket.socket(socket.AF_UNIX)
+    pid = 0
     try:
         line.settimeout(GREETING)
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -171,14 +178,16 @@ def _call(folder: Path) -> socket.socket | None:
             _connect(line, str((short if short.exists() else folder) / guardian.SOCKET))
         finally:
             os.close(at)
-        thaw(_peer(line))
+        pid = _peer(line)
+        thaw(pid)
+        line.sendall(guardian.HELLO + guard.encode() + b"\n")
         if select.select([line], [], [], GREETING)[0] and line.recv(1, socket.MSG_PEEK):
             line.setblocking(False)
-            return line
+            return line, pid
     except OSError:
         pass
     line.close()
-    return None
+    return None, pid
 
 
 def _connect(line: socket.socket, path: str) -> None:

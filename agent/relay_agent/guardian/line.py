@@ -11,13 +11,17 @@ import os
 import time
 
 from relay_agent.guardian.files import OURS
-from relay_agent.guardian.protocol import ENDED, HEADER, OUTPUT, SOCKET
+from relay_agent.guardian.protocol import ENDED, HEADER, HELLO, OUTPUT, SOCKET
 
 LONGEST = 1024
 """Bytes of half an order that are kept; an order has a few."""
 _LATER = (errno.ENOBUFS, errno.ENOMEM)
 """The system has no room for it now: that says nothing about who is at the other end."""
 PAUSE = 0.02
+CALLERS = 8
+"""Who called and has said nothing yet; the others wait in the queue."""
+CALLER_SPEAKS = 5.0
+"""Seconds that a caller has to say that it is an agent."""
 
 
 class Line:
@@ -30,6 +34,7 @@ class Line:
         self.printed = 0  # bytes of the trainer's output
         self.skipped = False  # it missed some of that and has to be told how far it got
         self._heard = b""  # half an order
+        self.callers: dict[int, float] = {}  # since when; none of them is our agent yet
 
     @property
     def alone(self) -> bool:
@@ -120,26 +125,56 @@ class Line:
             return os.fsencode(f"{self.folder}: {error.strerror}")
         return b""
 
-    def accept(self) -> bool:
-        """Whether a new agent is there, in place of the one that is gone."""
+    def accept(self) -> None:
+        """Somebody calls. Whether it is an agent shows once it has spoken; until then nothing changes."""
         import _socket
 
         try:
             fd, _ = _socket.socket(fileno=os.dup(self.listening))._accept()  # type: ignore[attr-defined]
         except BlockingIOError:
-            return False
+            return
         except OSError:  # no descriptor left, or who called has gone
             time.sleep(PAUSE)
-            return False
+            return
         os.set_inheritable(fd, False)
         os.set_blocking(fd, False)
-        before, self.fd = self.fd, fd
+        self.callers[fd] = time.monotonic()
+
+    def greeted(self, caller: int, guard: str) -> bool:
+        """Whether this caller proves to be our new agent, in place of the one that is gone."""
+        try:
+            # No more than the first line: what follows is read once it is our agent.
+            said = b""
+            while not said.endswith(b"\n") and len(said) < LONGEST:
+                byte = os.read(caller, 1)
+                said += byte
+                if not byte:
+                    break
+        except OSError:  # it said half of it, which no agent does
+            said = b""
+        name = said[1:-1]
+        if not (name and said.startswith(HELLO) and said.endswith(b"\n") and guard.encode().startswith(name)):
+            self._drop(caller)
+            return False
+        del self.callers[caller]
+        for other in list(self.callers):
+            self._drop(other)
+        before, self.fd = self.fd, caller
         self.lost_at = None
         try:
             os.close(before)
         except OSError:
             pass
         return True
+
+    def drop_silent(self) -> None:
+        for caller, since in list(self.callers.items()):
+            if time.monotonic() >= since + CALLER_SPEAKS:
+                self._drop(caller)
+
+    def _drop(self, caller: int) -> None:
+        del self.callers[caller]
+        os.close(caller)
 
     def leave_word(self, word: str) -> None:
         """For an agent that was not there when the trainer ended."""

@@ -8,7 +8,8 @@ its own. Standard library only and few modules: it lives as long as the trainer,
 - reads what the trainer prints, appends it to the log on the volume from a thread of its own, and passes it on to the
   agent, skipping what a slow agent does not take (the agent then reads it from the log),
 - stops the whole tree on the agent's word, at the deadline the agent gave it, or when there was no agent for ORPHAN
-  seconds: a new one takes over through a socket in FOLDER (`-`: none can, and the trainer is stopped at once),
+  seconds: a new one takes over through a socket in FOLDER, where its first word is GUARD (`-`: none can, and the
+  trainer is stopped at once),
 - says when nothing is left of the tree, and leaves word in FOLDER of how it ended.
 
 Its end is the trainer's (PDEATHSIG): once there is one, no byte from a socket and no failing call ends it. What fails
@@ -25,7 +26,7 @@ import signal
 import time
 
 from relay_agent.guardian import cgroup
-from relay_agent.guardian.line import Line
+from relay_agent.guardian.line import CALLER_SPEAKS, CALLERS, Line
 from relay_agent.guardian.log import LOG_QUEUE, Log
 from relay_agent.guardian.processes import (
     PR_SET_CHILD_SUBREAPER,
@@ -285,9 +286,13 @@ class Guardian:
         if not line.alone:
             poll.register(line.fd, select.POLLIN | (select.POLLOUT if line.pending else 0))
         elif line.listening >= 0:
-            poll.register(line.listening, select.POLLIN)
+            if len(line.callers) < CALLERS:
+                poll.register(line.listening, select.POLLIN)
+            for caller in line.callers:
+                poll.register(caller, select.POLLIN)
         limits = [at_most, 0.05 if full else None, 0.5 if self.deadline else None]  # poll does not count suspend
         limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self._stop_at()) if at is not None]
+        limits += [max(0.0, since + CALLER_SPEAKS - time.monotonic()) for since in line.callers.values()]
         timeout = min((limit for limit in limits if limit is not None), default=None)
         return poll.poll(None if timeout is None else timeout * 1000 + 1)
 
@@ -300,7 +305,9 @@ class Guardian:
         elif fd == self.out:
             self.drain()
         elif fd == self.line.listening:
-            if self.line.accept():
+            self.line.accept()
+        elif fd in self.line.callers:
+            if self.line.greeted(fd, self.guard):
                 self.left_alone = False
                 self.greet()
         elif fd == self.line.fd:
@@ -318,6 +325,7 @@ class Guardian:
     def _on_time(self) -> None:
         """What is due by now."""
         now = time.monotonic()
+        self.line.drop_silent()
         stop_at = self._stop_at()
         if stop_at is not None and now >= stop_at:
             self.left_alone = True

@@ -20,6 +20,7 @@ TROUBLE = b"W"  # something in it failed, and it goes on; payload: what
 ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
 
 # What the agent says to the guardian, a line each.
+HELLO = b"H"  # followed by the guard, or by how it begins: the first word of a new agent, else nobody listens to it
 STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
 KILL = b"K"
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back

@@ -78,7 +78,7 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.attempt, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod.Pod, "hold", lambda pod, run_id: True),  # a lock would outlive a simulated death
-        (relay_agent.takeover, "_call", lambda folder: pod().call_guardian(folder)),
+        (relay_agent.takeover, "_call", lambda folder, guard: (pod().call_guardian(folder), 0)),
         (relay_agent.takeover, "_peer", lambda line: line.guard.process.pid),
         (relay_agent.takeover, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
         (relay_agent.supervise, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
