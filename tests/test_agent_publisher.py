@@ -291,3 +291,42 @@ def test_a_run_is_not_completed_before_its_newest_checkpoint_is_on_the_volume(
     verdict = judge(0, Stop(), progress, 5, "", "1 checkpoint could not be published: no room", kept)
     assert (verdict.outcome, verdict.exit_code) == (outcome, code)
     assert "could not be published" in verdict.message
+
+
+async def test_what_a_trainer_of_this_run_marked_once_is_not_published_unmarked(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in a later attempt; it is said once; and a trainer of another name is another one."""
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1)
+    await publisher.look()
+    later = rig.publisher()
+    stage(rig.run, 1, 2, marker=False)
+    for _ in range(3):
+        await later.look()
+        rig.clock.now += 100_000
+    assert rig.told.steps == [1]
+    assert rig.told.kinds() == ["checkpoint.unmarked"]
+    assert capsys.readouterr().err.count("step_2 has no COMPLETE") == 1
+    other = rig.publisher()
+    other._trainer = "another trainer"
+    await other.look()
+    rig.clock.now += 60
+    await other.look()
+    assert rig.told.steps == [1, 2]
+
+
+async def test_a_trainer_that_marks_none_is_known_in_the_next_attempt(rig: Rig) -> None:
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1, marker=False)
+    stage(rig.run, 1, 2, marker=False)
+    await publisher.look()
+    rig.clock.now += 5
+    await publisher.look()
+    assert sorted(rig.told.steps) == [1, 2]
+    later = rig.publisher()
+    stage(rig.run, 1, 3, marker=False)
+    await later.look()
+    rig.clock.now += 5
+    await later.look()
+    assert rig.told.steps[-1] == 3

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import mmap
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -345,3 +348,32 @@ def test_everything_is_flushed_before_it_is_relied_on(run: RunFolder) -> None:
         assert at(f"fsync {private / path}") < manifest
     assert at(f"fsync {private}/.{MANIFEST}.tmp") < manifest < at(f"fsync {private}") < commit
     assert commit < at(f"fsync {run.ckpt}") < at(f"rename {run.ckpt}/.latest.{os.getpid()}.tmp {run.ckpt}/latest")
+
+
+def test_who_writes_through_a_map_is_noticed_where_it_only_seemed_whole(run: RunFolder) -> None:
+    """The file's time does not move."""
+    staged = replace(stage(run, 1, 5, marker=False), settled=True)
+    weights = staged.path / "weights.bin"
+    weights.write_bytes(b"x" * 8192)
+    before = weights.stat().st_mtime_ns
+    with weights.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        writes = itertools.count(1)
+
+        def still_at_it() -> None:
+            mapped[4096] = next(writes) % 256
+            os.utime(weights, ns=(before, before))
+
+        with pytest.raises(Unsettled):
+            publish(run, staged, 1, mine, check=still_at_it)
+    assert staged.path.exists()
+    assert names(run) == []
+    assert publish(run, staged, 1, mine).fresh, "once it is left alone"
+
+
+def test_only_what_merely_settled_is_read_twice(run: RunFolder) -> None:
+    reads = []
+    for step, settled in ((5, False), (6, True)):
+        chunks = itertools.count()
+        publish(run, replace(stage(run, 1, step), settled=settled), 1, mine, check=lambda c=chunks: next(c) and None)
+        reads.append(next(chunks))
+    assert reads[1] == 2 * reads[0] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from checkpoint_kit import FaultyDisk, ManualClock, mine, new_run, stage
 
 from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.publish import publish
-from relay_agent.checkpoints.staging import StagingWatch
+from relay_agent.checkpoints.staging import FIRST, StagingWatch
 from relay_agent.volume import RunFolder
 
 SETTLE = 5.0
@@ -189,3 +190,73 @@ def test_what_is_whole_at_the_end_stays_so_when_the_volume_has_no_room_for_it(
     assert watched.torn() == []
     done = publish(watched.run, watched.watch.scan(watched.clock.boot(), 0)[0], 1, mine)
     assert {file.name for file in done.path.rglob("*") if file.is_file()} == {"weights.bin", "0.bin", "manifest.json"}
+
+
+@pytest.fixture
+def unknown(tmp_path: Path) -> Watched:
+    watched = Watched(new_run(tmp_path))
+    watched.watch.marks = None
+    return watched
+
+
+def test_a_trainer_that_marked_one_has_not_saved_what_it_did_not_mark(watched: Watched) -> None:
+    stage(watched.run, 1, 5)
+    half = stage(watched.run, 1, 6, marker=False)
+    assert watched.look() == [5]
+    shutil.rmtree(watched.run.staging(1) / "step_5")
+    assert watched.look(100_000) == [], "however long it pauses in a save"
+    assert watched.watch.unmarked == ["step_6"]
+    (half.path / "COMPLETE").touch()
+    assert watched.look(0.5) == [6]
+    stage(watched.run, 1, 7, marker=False)
+    assert watched.look(100) == [6]
+    assert watched.look(100, exited=-9) == [6]
+    assert watched.torn() == ["step_7"]
+
+
+def test_what_a_trainer_that_marks_did_not_mark_is_whole_where_it_exits_with_0(watched: Watched) -> None:
+    watched.watch.marks = True
+    stage(watched.run, 1, 5, marker=False)
+    assert watched.look() == watched.look(1000) == []
+    assert watched.look(exited=0) == [5]
+
+
+def test_the_first_one_of_a_run_waits_longer_for_its_mark(unknown: Watched) -> None:
+    half = stage(unknown.run, 1, 5, marker=False)
+    assert unknown.look() == unknown.look(SETTLE) == unknown.look(10 * SETTLE) == []
+    (half.path / "COMPLETE").touch()
+    assert unknown.look() == [5]
+    assert unknown.watch.marks is True
+
+
+def test_the_first_one_settles_without_a_mark(unknown: Watched) -> None:
+    stage(unknown.run, 1, 5, marker=False)
+    assert unknown.look() == unknown.look(FIRST * SETTLE - 1) == []
+    assert unknown.look(1) == [5]
+    assert unknown.watch.scan()[0].settled
+    assert unknown.watch.scan()[0].marks is None
+
+
+def test_two_without_a_mark_show_that_there_are_none(unknown: Watched) -> None:
+    stage(unknown.run, 1, 5, marker=False)
+    assert unknown.look() == unknown.look(2 * SETTLE) == []
+    stage(unknown.run, 1, 6, marker=False)
+    assert unknown.look() == [5]
+    assert unknown.look(SETTLE) == [5, 6]
+    assert unknown.watch.marks is False
+
+
+def test_a_first_one_that_its_trainer_died_over_is_torn(unknown: Watched) -> None:
+    stage(unknown.run, 1, 5, marker=False)
+    assert unknown.look() == unknown.look(2 * SETTLE) == []
+    assert unknown.look(exited=-9) == []
+    assert unknown.torn() == ["step_5"]
+
+
+def test_one_in_doubt_has_to_settle_anew(watched: Watched) -> None:
+    stage(watched.run, 1, 5, marker=False)
+    assert watched.look() == []
+    assert watched.look(SETTLE) == [5]
+    watched.watch.doubt("step_5")
+    assert watched.look(SETTLE - 1) == []
+    assert watched.look(1) == [5]

@@ -377,6 +377,7 @@ class Attempt:
             healthy=follower.health.healthy,
             check=self._stop.unless_hurried,
             patient=lambda: self._stop.patient,
+            marks={"auto": None, "always": True, "never": False}[self._settings.complete_marker],
         )
         if name is not None:
             publisher.protect.add(name)

@@ -43,6 +43,7 @@ class Settings(Struct, frozen=True):
     slime_sft_cmd: str
     slime_rl_cmd: str
     settle_seconds: float
+    complete_marker: Literal["auto", "always", "never"]
     stop_grace: float
     save_signal: signal.Signals | None
     target_steps: int | None
@@ -186,6 +187,12 @@ KEYS = (
     Key("SLIME_RL_CMD", _text, "", "shell command instead of launchers/launch_rl.sh"),
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
+    Key(
+        "COMPLETE_MARKER",
+        _choice("auto", "always", "never"),
+        "auto",
+        "whether the trainer marks whole checkpoints with COMPLETE: auto, always, never",
+    ),
     Key("RELAY_STOP_GRACE", _seconds(0.1), 30.0, "seconds between SIGTERM and SIGKILL for the trainer"),
     Key("SAVE_SIGNAL", _signal, None, "signal on which the trainer saves and goes on: USR1, USR2 or HUP"),
     Key("ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"),

@@ -73,6 +73,7 @@ class Publisher:
         healthy: Callable[[int], bool] = lambda step: True,
         check: Check = never,
         patient: Callable[[], bool] = lambda: True,
+        marks: bool | None = None,
     ) -> None:
         self._folder = folder
         self._epoch = epoch
@@ -87,7 +88,9 @@ class Publisher:
         self._healthy = healthy
         self._check = check
         self._patient = patient
-        self._watch = StagingWatch(folder.staging(epoch), settle, clock)
+        self._watch = StagingWatch(folder.staging(epoch), settle, clock, marks)
+        self._look_back = marks is None  # whether earlier attempts are still to be asked
+        self._waiting_said = False
         self._done = asyncio.Event()
         self._wait_until = 0.0
         self._again = False
@@ -196,6 +199,9 @@ class Publisher:
                     self._on_fenced()
                     return
             self._note_lost(lost)
+            if self._look_back:
+                self._look_back = False
+                self._watch.marks = await asyncio.to_thread(self._marks_so_far)
             whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
             if not self._lost:
@@ -205,6 +211,7 @@ class Publisher:
             self._unpublished |= {staged.path.name: Miss.REFUSED for staged in whole}
             self._why = self._lost
             return
+        self._say_unmarked()
         there = {staged.path.name for staged in whole}
         missed = self._unpublished.items()
         self._unpublished = {name: miss for name, miss in missed if miss is Miss.ASIDE or name in there}
@@ -219,6 +226,25 @@ class Publisher:
                 self._passed |= waiting
             else:
                 waiting.add(staged)
+
+    # -- does the trainer mark what is whole? --------------------------------------------------------------------
+
+    def _marks_so_far(self) -> bool | None:
+        """By what was published of this very trainer."""
+        try:
+            found = [sealed.manifest for sealed in published(self._folder)[0]]
+        except OSError:
+            return None
+        known = {one.marks for one in found if (one.mode, one.trainer) == (self._mode, self._trainer)} - {None}
+        return True in known if known else None
+
+    def _say_unmarked(self) -> None:
+        if self._waiting_said or not (waiting := self._watch.unmarked):
+            return
+        self._waiting_said = True
+        words = f"{waiting[0]} has no {MARKER}, as others of this run had: it is not published before it has"
+        self._recorder.event("checkpoint.unmarked", words, {"name": waiting[0]})
+        say(f"{words}; COMPLETE_MARKER=never says that the trainer writes none")
 
     # -- is the volume there? ------------------------------------------------------------------------------------
 
@@ -296,6 +322,7 @@ class Publisher:
             self._on_fenced()
         except Unsettled:
             self._again = True
+            self._watch.doubt(staged.path.name)
         except Unreadable as trouble:
             self._miss(staged, str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")

@@ -56,6 +56,7 @@ class Manifest(Struct, frozen=True):
     files: list[FileEntry]  # sorted by path
     saved_by: Epoch | None = None  # the attempt that saved it, where a later one (`epoch`) published it
     healthy: bool = True  # False: saved while the loss was nan or inf
+    marks: bool | None = None  # whether its trainer marks with COMPLETE what is whole; None: nobody knew
 
     @property
     def maker(self) -> int:

@@ -95,6 +95,8 @@ def publish(
         if not any(file.size for file in files):
             raise Torn("it holds no data")
         _unchanged(root, tree)
+        if staged.settled and hash_files(root, tree.files, check=check) != hashes:  # a map of it leaves no other trace
+            raise Unsettled("it changed while it was published: somebody still writes to it")
 
         line = survey(run, epoch)
         if not still_mine():
@@ -123,6 +125,7 @@ def publish(
                 files=files,
                 saved_by=saved_by,
                 healthy=healthy,
+                marks=staged.marks,
             )
             for name in reversed(tree.folders):
                 with folder(name, dir_fd=root) as below:

@@ -1,7 +1,12 @@
 """What the trainer saved into its staging folder, and whether it is whole.
 
-A trainer saves into `step_<N>/`. An empty file `COMPLETE` written last makes it whole at once; without it, it is whole
-when two looks, `settle` seconds or more apart, saw no difference, or when the trainer has exited with 0.
+A trainer saves into `step_<N>/`. An empty file `COMPLETE` written last makes it whole at once. Without it, it is whole
+when the trainer has exited with 0, or when nothing in it changed for a while, and how long that is depends on what is
+known of the trainer:
+
+- it marks its checkpoints: for ever. One without a mark is one that it has not saved to the end,
+- it does not: `settle` seconds,
+- nobody knows yet: FIRST times as long. Two folders without a mark are two saves that ended without one.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ MARKER = "COMPLETE"
 OURS = (MARKER, MANIFEST, SEALING)
 """Top-level names in a staged folder that are not part of what was saved."""
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
+FIRST = 12
+"""Times the settle time that the first checkpoint of a run is given: the mark may be still to come."""
 UNKNOWN_END = 256
 """In place of an exit code where nobody knows how the trainer ended."""
 
@@ -34,6 +41,8 @@ class Staged:
     step: int
     path: Path
     saved_at: int = 0  # when its last byte came (nanoseconds on the trainer's clock): the order of saving
+    marks: bool | None = None  # whether its trainer marks what is whole; None: nobody knows
+    settled: bool = False  # nobody said that it is whole: it only did not change for a while
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,10 @@ class _Look:
     changed: int = 0  # when it last did, where `files` does not tell
 
     @property
+    def marker(self) -> bool:
+        return any(file.path == MARKER for file in self.files)
+
+    @property
     def saved_at(self) -> int:
         """When the last byte of the trainer's came; what publishing wrote says nothing about the order of saving."""
         return max((file.mtime_ns for file in self.files if file.path not in OURS[1:]), default=self.changed)
@@ -64,7 +77,10 @@ class _Look:
 class StagingWatch:
     """Looks at one epoch's staging folder again and again. Blocking, but reads only names, sizes and times."""
 
-    def __init__(self, root: Path, settle: float, clock: Clock) -> None:
+    def __init__(self, root: Path, settle: float, clock: Clock, marks: bool | None = False) -> None:
+        self.marks = marks
+        """Whether the trainer marks its checkpoints, as far as is known: what it saves tells where that is None, and a
+        mark tells in any case."""
         self._root = root
         self._settle = settle
         self._clock = clock
@@ -80,6 +96,7 @@ class StagingWatch:
         """
         now = self._clock.boot() if now is None else now
         looks = self._look()
+        self._learn(looks)
         for name, look in looks.items():
             before = self._since.get(name)
             if before is None or before[0] != look:
@@ -95,7 +112,33 @@ class StagingWatch:
         if self._exited is None:
             self._exited = trainer_exited
         whole = sorted(self._whole, key=lambda name: (looks[name].saved_at, _step(name), name))
-        return [Staged(_step(name), self._root / name, looks[name].saved_at) for name in whole]
+        alive = self._exited is None
+        return [
+            Staged(_step(name), self._root / name, looks[name].saved_at, self.marks, alive and not looks[name].marked)
+            for name in whole
+        ]
+
+    def doubt(self, name: str) -> None:
+        """It was seen to change where no look shows it: it has to keep still once more."""
+        if name in self._since and self._exited is None:
+            self._since[name] = (self._since[name][0], self._clock.boot())
+            self._whole.discard(name)
+
+    def _learn(self, looks: dict[str, _Look]) -> None:
+        if any(look.marker for look in looks.values()):
+            self.marks = True
+        elif self.marks is None and sum(not (look.marked or look.empty) for look in looks.values()) > 1:
+            self.marks = False
+
+    @property
+    def unmarked(self) -> list[str]:
+        """What would be whole if its trainer did not mark others."""
+        now = self._clock.boot()
+        return [
+            name
+            for name, (look, since) in sorted(self._since.items())
+            if self.marks and not (look.marked or look.empty or look.problem) and now - since >= self._settle
+        ]
 
     def torn(self) -> list[TornStaged]:
         """After a scan that was told of the exit: what will never be whole. Before it: what can never become so."""
@@ -121,7 +164,9 @@ class StagingWatch:
             return False
         if look.marked or trainer_exited == 0:
             return True
-        return unchanged >= self._settle
+        if self.marks:
+            return False
+        return unchanged >= self._settle * (FIRST if self.marks is None else 1)
 
     def _look(self) -> dict[str, _Look]:
         looks: dict[str, _Look] = {}
