@@ -270,6 +270,7 @@ def test_help_teaches_with_an_example_and_exit_codes_in_80_columns(
     assert "Example" in words
     assert f"relay-tui {name}" in words.partition("Example")[2]
     assert "Exit codes" in words
+    assert "9007199254740992" not in words, "no bound that nobody comes near"
     assert ("--json" in words) == (name not in ("stop", "token")), "what prints data prints it for programs too"
     assert max(map(len, words.splitlines())) <= 80
 

@@ -72,7 +72,7 @@ def demo(headless: bool, seconds: float | None, steps: int | None, folder: Path 
 
 
 @contextlib.contextmanager
-def stage(folder: Path | None, steps: int, stamped: bool) -> Iterator[tuple[Path, Endpoint, Fleet]]:
+def stage(folder: Path | None, steps: int, stamped: bool = False) -> Iterator[tuple[Path, Endpoint, Fleet]]:
     """Commander and pods, running; all of it gone afterwards. `stamped`: each line ends with when it was printed."""
     from relaytui.commander.embedded import EmbeddedCommander
     from relaytui.commander.settings import CommanderSettings
