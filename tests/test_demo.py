@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from relaytui.cli.demo import left_out
+from relaytui.cli.demo import left_out, stage
 from relaytui.cli.director import Director, Plan
 from relaytui.cli.fleet import Fleet
 from relaytui.client.endpoint import Endpoint
@@ -120,3 +120,10 @@ def test_without_a_terminal_it_names_serve(command: list[str]) -> None:
     assert "relay-tui serve" in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_lines_carry_their_time_only_where_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fleet, "start", lambda *_: None)  # what its pods would be told is all there is to see
+    for stamped in (False, True):
+        with stage(tmp_path / str(stamped), 40, stamped) as (_, _, fleet):
+            assert fleet.variables["RELAY_STAMP"] == ("1" if stamped else "")
