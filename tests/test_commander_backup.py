@@ -372,12 +372,69 @@ async def test_how_an_earlier_one_ended_is_not_how_the_later_one_does(state: Pat
         before = await come_back(kit, "pod", 1, tokens[0], "one")
         await before.state(ended(outcome, 900), first_seq=3)
         after = await come_back(kit, "after", 3, tokens[1])
-        assert (await register(after, token="a" * 64))["type"] == ("renewed" if outcome == "preempted" else "refused")
-        if outcome != "preempted":
-            assert (await register(after))["type"] == "renewed"
-            row = await kit.run("run-1")
-            assert (row["holder"], row["epoch"], row["status"]) == ("after", 3, "leased")
-            assert [attempt.get("outcome") for attempt in await kit.attempts("run-1")] == [outcome, None]
+        assert (await register(after, token="a" * 64))["code"] == (
+            "recovering" if outcome == "preempted" else "released"
+        )
+        assert (await register(after))["type"] == "renewed"
+        row = await kit.run("run-1")
+        assert (row["holder"], row["epoch"], row["status"]) == ("after", 3, "leased")
+        assert [attempt.get("outcome") for attempt in await kit.attempts("run-1")] == [outcome, None]
+
+
+@pytest.mark.parametrize("made_here", [True, False])
+async def test_a_made_up_lease_shuts_no_true_holder_out(state: Path, made_here: bool) -> None:
+    """Whether the key is as old as the books or older."""
+    clock = FakeClock()
+    if made_here:
+        shutil.rmtree(state)
+        state.mkdir(mode=0o700)
+        async with running(state, clock) as kit:
+            agent = await kit.agent("pod", "one")
+            await agent.acquire("run-1", request_id="q")
+            await agent.state(started(), published(5))
+    saved, tokens = await granted_after_a_backup(state, clock)
+    floor = put_back(state, saved).epoch_floor
+    async with running(state, clock) as kit:
+        forger = await kit.agent("forger")
+        for run_id, epoch in (("run-1", floor + 500_000), ("run-1", 2), ("run-9", 1)):
+            forger.run_id, forger.epoch, forger.token = run_id, epoch, "a" * 64
+            assert (await register(forger))["code"] == "recovering"
+        # A token proves the one lease it was made for.
+        assert (await register(forger, run_id="run-9", epoch=3, token=tokens[1]))["code"] == "recovering"
+        after = await come_back(kit, "after", 3, tokens[1])
+        assert (await register(after))["type"] == "renewed"
+        assert (await after.renew())["type"] == "renewed"
+        assert (await kit.run("run-1"))["holder"] == "after"
+        # And once the wait is over, what this key granted is proven, and the rest is made up.
+        await kit.pass_time(clock, 302)
+        assert (await register(forger, run_id="run-9", epoch=1))["code"] == "unknown"
+        assert (await kit.get("/api/runs/run-9"))[0] == 404
+
+
+def original(kit: Kit, run_id: str, worker: str = "old", **more: Any) -> Any:
+    return kit.post("/api/lease/acquire", {"worker_id": worker, "run_id": run_id, "mode": "sft"} | more, role="worker")
+
+
+async def test_an_original_worker_that_is_denied_has_changed_nothing(state: Path) -> None:
+    """While holders may come back, nobody is granted a run: not by force, and not one that had ended."""
+    clock = FakeClock()
+    saved, tokens = await granted_after_a_backup(state, clock)
+    put_back(state, saved)
+    async with running(state, clock) as kit:
+
+        def everything(tx: Any) -> list[Any]:
+            tables = ("runs", "leases", "attempts", "events", "orders", "workers", "meta")
+            return [tx.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+
+        relay = kit.commander.core.relay
+        before = await relay.run(everything)
+        for run_id, force in (("run-1", True), ("run-2", False), ("run-2", True), ("run-1", False)):
+            status, answer = await original(kit, run_id, force=force)
+            assert (status, answer["status"]) == (200, "denied")
+            assert await relay.run(everything) == before
+            assert ((await kit.run("run-1"))["epoch"], (await kit.run("run-2"))["status"]) == (1, "completed")
+        holder = await come_back(kit, "pod", 1, tokens[0], "one")
+        assert (await holder.renew())["type"] == "renewed"
 
 
 @pytest.mark.parametrize("when", ["nobody came back", "the earlier one came back", "the earlier one was forced"])

@@ -1,4 +1,4 @@
-"""What one report, grant or renewal costs the commander, counted in steps of SQLite: the same however much its run has."""
+"""What one report, grant or renewal costs, counted in steps of SQLite: the same however much its run has."""
 
 from __future__ import annotations
 
@@ -158,6 +158,37 @@ async def test_rows_of_checkpoints_are_bounded(kit: Kit, monkeypatch: pytest.Mon
     assert len(body["checkpoints"]) <= 2 * 20 + checkpoints.TRIM_EVERY
     assert len(kept) == body["run"]["checkpoints"]
     assert (body["run"]["newest_checkpoint"], body["run"]["published"]) == ("step_00000398", 400)
+
+
+async def test_attempts_are_bounded_and_a_forgotten_one_is_still_superseded(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "MOST", 20)
+    agent = await kit.agent()
+    await agent.acquire(RUN)
+    first = agent.token
+    await agent.state(started())
+    for n in range(220):
+        assert (await agent.acquire(RUN, request_id=f"again-{n}"))["type"] == "granted"
+    rows = await kit.attempts(RUN)
+    assert len(rows) <= 20 + attempts.TRIM_EVERY
+    assert {row["epoch"] for row in rows} >= set(range(202, 222))
+    assert (await agent.renew())["type"] == "renewed"
+    assert (await agent.renew(epoch=1, token=first))["code"] == "superseded"
+    check = await kit.commander.core.relay.run(lambda tx: tx.execute("PRAGMA foreign_key_check").fetchall())
+    assert check == []
+
+
+async def test_of_requeues_the_last_of_each_run_is_kept(kit: Kit) -> None:
+    def unit(tx: Tx) -> list[Any]:
+        for epoch in range(1, 40):
+            for run_id in ("run-1", "run-2"):
+                history.add_event(tx, 1.0, "run.requeued", "ada", "again", run_id, epoch)
+        while history.trim_events(tx, 1_000_000, 10):
+            pass
+        return tx.execute("SELECT run_id, epoch FROM events ORDER BY run_id").fetchall()
+
+    assert await kit.commander.core.relay.run(unit) == [("run-1", 39), ("run-2", 39)]
 
 
 # -- what waits -------------------------------------------------------------------------------------------------------

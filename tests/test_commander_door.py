@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gzip
 import logging
 import resource
@@ -317,6 +318,48 @@ async def test_out_of_descriptors_the_connected_go_on_and_it_is_said_once(tmp_pa
         assert "open files" in said
         assert "Traceback" not in said
         assert len(said.splitlines()) < 20, said
+
+
+async def test_workers_that_hold_nothing_leave_descriptors_for_operators_and_holders(tmp_path: Path) -> None:
+    async with served(tmp_path / "state", "pass") as (process, kit):
+        holder = await kit.agent("holder")
+        await holder.acquire("run-1")
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (96, hard))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            crowd = copy.copy(kit)
+            crowd.session = session
+            idle = [await crowd.agent(f"idle-{number}") for number in range(120)]
+            assert (await holder.renew())["type"] == "renewed", "the oldest of all, but it holds a run"
+            assert (await idle[-1].acquire("run-2"))["type"] == "granted"
+            await holder.close()
+            idle += [await crowd.agent(f"late-{number}") for number in range(3)]
+            back = await crowd.agent("holder", holder.incarnation)
+            back.run_id, back.epoch, back.token = holder.run_id, holder.epoch, holder.token
+            assert (await back.renew())["type"] == "renewed"
+        async with aiohttp.ClientSession() as session:
+            crowd.session = session
+            assert (await crowd.get("/api/runs"))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        said = (await asyncio.wait_for(asyncio.to_thread(process.communicate), DEADLINE))[1].decode()
+        assert "hold no run" in said
+        assert "Traceback" not in said
+
+
+async def test_that_nothing_can_be_accepted_is_said_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    class Loop:
+        now = 100.0
+
+        def time(self) -> float:
+            return self.now
+
+    loop = Loop()
+    trouble = door_module.LoopTrouble()
+    for _ in range(4):
+        for _ in range(5):  # asyncio tries for each that waits
+            trouble(loop, {"message": "socket.accept() out of system resource", "exception": OSError("24")})  # type: ignore[arg-type]
+        loop.now += 0.5
+    assert len(caplog.messages) == 2
 
 
 def test_serve_asks_for_as_many_descriptors_as_it_may_have(tmp_path: Path) -> None:

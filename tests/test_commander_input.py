@@ -77,7 +77,8 @@ async def test_queries(kit: Kit) -> None:
         (b'{"expected_epoch": -1}', 422), (b'{"expected_epoch": 99999999999999999999}', 422),
         (b'{"expected_epoch": true}', 422), (b'{"expected_epoch": 1, "why": 5}', 422),
         (b'{"expected_epoch": 1, "why": "\\ud800"}', 400), (b'{"expected_epoch": 1, "why": "' + b"x" * 2_000 + b'"}', 422),
-        (b'{"expected_epoch": 1, "pod_gone": "yes"}', 422),
+        (b'{"expected_epoch": 1, "pod_gone": "yes"}', 422), (b'{"expected_epoch": 1, "expected_epoch": 2}', 400),
+        (b'{"expected_epoch": 1, "why": {"a": 1, "\\u0061": 2}}', 400),
     ],
 )  # fmt: skip
 async def test_bodies(kit: Kit, body: bytes, status: int) -> None:

@@ -595,6 +595,39 @@ async def test_nobody_registers_what_cannot_have_been_granted(kit: Kit) -> None:
     for epoch in (2**53, 2_000_000):
         assert (await register(epoch=epoch))["code"] == "not_holder"
     assert (await register(token=granted["token"]))["code"] == "not_holder"
+    # Its key could prove whatever it granted: this is made up, or another commander's.
+    assert (await register())["code"] == "unknown"
     assert (await kit.get("/api/runs/run-2"))[0] == 404
-    assert (await register())["type"] == "renewed"
-    assert (await kit.run("run-2"))["epoch"] == 3
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+async def test_what_a_lost_key_granted_is_entered_by_one_that_is_as_new_as_the_books(
+    tmp_path: Path, starts: int
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    for start in range(starts):
+        async with running(state, FakeClock()) as kit:
+            if start + 1 < starts:
+                continue
+            holder, other = await kit.agent("holder"), await kit.agent("other")
+            lease = {"run_id": "run-2", "epoch": 3, "token": "a" * 64, "mode": "sft"}
+            await holder.say(type="register", request=9, **lease)
+            assert (await holder.hear())["type"] == "renewed"
+            assert (await kit.run("run-2"))["epoch"] == 3
+            await other.say(type="register", request=9, **lease | {"epoch": 4, "token": "b" * 64})
+            assert (await other.hear())["code"] == "superseded"
+
+
+async def test_no_agent_is_an_original_worker(kit: Kit) -> None:
+    """Their incarnations are made of their names, so that anybody could say them."""
+    body = {"worker_id": "old", "run_id": "run-1", "mode": "sft"}
+    granted = (await kit.post("/api/lease/acquire", body, role="worker"))[1]
+    taken = (await kit.run("run-1"))["incarnation"]
+    ws = await kit.session.ws_connect(kit.commander.url + "/ws/agent", headers=kit.headers("worker"))
+    agent = Agent(ws, "evil", taken)
+    await agent.say(type="hello", protocol=1, worker="evil", incarnation=taken)
+    assert (await agent.hear())["code"] == "bad_field"
+    assert (await ws.receive(timeout=DEADLINE)).type is WSMsgType.CLOSE
+    renewal = {"worker_id": "old", "lease_token": granted["lease_token"]}
+    assert (await kit.post("/api/lease/renew", renewal, role="worker"))[0] == 200

@@ -173,6 +173,25 @@ async def test_force_takes_the_run_and_the_loser_learns_it(kit: Kit) -> None:
     assert event["actor"] == "new"
 
 
+async def test_force_takes_no_agents_run_within_its_time(tmp_path: Path) -> None:
+    """To take it is the operator's, who can see whether that pod is gone."""
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        pod, agent = worker(kit, secret=kit.worker), await kit.agent("agent")
+        await agent.acquire("run-1")
+        denied = (await pod.acquire("run-1", force=True))[1]
+        assert denied["status"] == "denied"
+        assert "relay-tui force-acquire run-1" in denied["reason"]
+        assert (await agent.renew())["type"] == "renewed"
+        assert (await kit.kinds("run-1"))[-1] == "lease.granted"
+        # Nor while it stops because the operator did.
+        assert (await kit.force("run-1", 1))[0] == 200
+        assert (await pod.acquire("run-1", force=True))[1]["status"] == "denied"
+        assert (await kit.run("run-1"))["holder"] == "agent"
+        await kit.pass_time(clock, 302)
+        assert (await pod.acquire("run-1", force=True))[1]["status"] == "granted"
+
+
 async def test_an_agent_and_an_original_worker_share_the_same_leases(kit: Kit) -> None:
     pod, agent = worker(kit), await kit.agent("agent")
     await pod.acquire("run-1")

@@ -51,6 +51,8 @@ class StateFolder:
         """
         self.path = path
         self._announced: Address | None = None
+        self.key_made = False
+        """Whether the key was made just now: nothing that was granted before can be proven by it."""
         _refuse_network(path, (probe or file_system)(path), allow_network)
         _make(path)
         self._lock = self._take_lock()
@@ -126,6 +128,7 @@ class StateFolder:
     def _make_key(self) -> bytes:
         key = secrets.token_bytes(KEY_BYTES)
         _write_private(self.path / KEY_FILE, key, durable=True)
+        self.key_made = True
         return key
 
     def announce(self, address: Address) -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from relaytui import __version__
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.http.app import close_sockets, make_app
-from relaytui.commander.http.door import Door, note_loop_trouble
+from relaytui.commander.http.door import Door, LoopTrouble
 from relaytui.commander.http.guard import Credentials, served_hosts
 from relaytui.commander.keeper import Keeper
 from relaytui.commander.logs import aside
@@ -127,7 +127,7 @@ class Commander:
         )
         reader = await Reader.open(relay_path, telemetry_path)
         stack.push_async_callback(reader.close)
-        core = Core(self.settings, self.clock, relay, telemetry, reader, folder.key)
+        core = Core(self.settings, self.clock, relay, telemetry, reader, folder.key, folder.key_made)
         return core
 
     async def _serve(
@@ -140,7 +140,7 @@ class Commander:
         assert runner.server is not None
         loop = asyncio.get_running_loop()
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
-        loop.set_exception_handler(note_loop_trouble)
+        loop.set_exception_handler(LoopTrouble())
         server = await loop.create_server(Door(runner.server), sock=listener, backlog=BACKLOG)
         stack.push_async_callback(close_sockets, app, CLOSE_WITHIN)
         stack.callback(server.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,22 @@ def parse(data: bytes | str) -> Any:
     try:
         return orjson.loads(data)
     except (orjson.JSONDecodeError, RecursionError) as error:
+        raise RelayError("bad_json", f"body is not JSON: {clean(str(error), 200)}", "send one JSON object") from None
+
+
+def refuse_twins(data: bytes) -> None:
+    """RelayError `bad_json` where an object of this JSON says one key twice: which one was meant is not guessed."""
+
+    def pairs(found: list[tuple[str, Any]]) -> None:
+        names = set[str]()
+        for name, _ in found:
+            if name in names:
+                raise RelayError("bad_json", f"the key {clean(name, 80)!a} is there twice", "say each once")
+            names.add(name)
+
+    try:
+        json.loads(data.decode(), object_pairs_hook=pairs, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
         raise RelayError("bad_json", f"body is not JSON: {clean(str(error), 200)}", "send one JSON object") from None
 
 

@@ -192,7 +192,7 @@ def _register(lease: Lease, call: Call, answer: Answer) -> After:
     if lease.state == EXPIRED and lease.called_off:
         return lease.cancelled() if _refused(answer, "released") else None
     if answer is not None and answer[0] != "ok":
-        return None
+        return lease if not true and _refused(answer, "recovering", "unknown") else None
     return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor, silent=lease.silent)
 
 

@@ -25,7 +25,6 @@ from relaytui.commander.settings import CommanderSettings
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import derived_token
 
-KEY = b"k" * 32
 STEP = 2.0
 """Seconds of the clock between two sweeps: as late as one may come and still count as awake."""
 CALLS_A_STEP = 100
@@ -131,6 +130,8 @@ class World:
         self.length = length
         self.starts = 0
         self.cuts = 0
+        self.key = b""
+        """Made by the first commander with its books: it takes in leases that it cannot prove."""
         self._up = asyncio.Event()
         self._commander: Commander | None = None
 
@@ -138,10 +139,10 @@ class World:
         state = self.root / f"state-{self.starts}"
         if not self.starts:
             state.mkdir(mode=0o700)
-            (state / "key").write_bytes(KEY)
         self.starts += 1
         self._commander = Commander(CommanderSettings(state=state, port=0, lease_seconds=self.length), clock=self.clock)
         await self._commander.start()
+        self.key = (state / "key").read_bytes()
         self._up.set()
 
     async def commander(self) -> Commander:
@@ -330,7 +331,7 @@ class Worker:
     async def _connect(self) -> None:
         commander = await self._world.commander()
         address = urlsplit(commander.url)
-        token = derived_token(KEY, "worker")
+        token = derived_token(self._world.key, "worker")
         head = (
             f"GET /ws/agent HTTP/1.1\r\nHost: {address.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\n"
@@ -372,7 +373,8 @@ class Operator:
         self._seen: dict[str, int] = {}
 
     async def work(self, until: Callable[[], bool]) -> None:
-        headers = {"Authorization": f"Bearer {derived_token(KEY, 'operator')}"}
+        await self._world.commander()
+        headers = {"Authorization": f"Bearer {derived_token(self._world.key, 'operator')}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             while not until():
                 for run_id in self._runs:

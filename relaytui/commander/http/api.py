@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 from msgspec import Meta, Struct
 
 from relaytui import __version__
+from relaytui.commander.http.door import Connection
 from relaytui.commander.http.guard import ROLE, Credentials
 from relaytui.commander.http.ws_agent import AgentSession, agent_socket
 from relaytui.commander.http.ws_feed import FeedSession, feed_socket
@@ -20,7 +21,7 @@ from relaytui.commander.services.orders import unknown_run
 from relaytui.commander.services.original import Original
 from relaytui.commander.services.pages import MAX_LINES
 from relaytui.wire.bounds import ShortText
-from relaytui.wire.codec import convert, encode, parse
+from relaytui.wire.codec import convert, encode, parse, refuse_twins
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, is_id
 from relaytui.wire.original import AcquireBody, RenewBody, ReportBody
@@ -60,6 +61,7 @@ async def body_of(request: web.Request, kind: type[T], *, bad_json: int = 400) -
     data = await request.read()
     try:
         plain = parse(data)
+        refuse_twins(data)
     except RelayError as error:
         error.status = bad_json
         raise
@@ -237,7 +239,10 @@ class Api:
     async def agent(self, request: web.Request) -> web.StreamResponse:
         ws = await _upgraded(request, agent_socket())
         try:
-            await AgentSession(self.core, ws, _cutter(request)).run()
+            session = AgentSession(self.core, ws, _cutter(request))
+            if isinstance(request.protocol, Connection):
+                request.protocol.holds = session.holds
+            await session.run()
         finally:
             request.app[SOCKETS].discard(ws)
         return ws

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import resource
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from relaytui.commander.http.faults import bad_request, error_response, of_http
 from relaytui.wire.errors import RelayError
+from relaytui.wire.proof import Role
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ class Door:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}  # the oldest first
+        self._workers: dict[Connection, None] = {}  # what shows a worker's token, the oldest first
 
     def __call__(self) -> Connection:
         # Bodies come as they were sent: a packed one is refused, not unpacked.
@@ -52,8 +56,29 @@ class Door:
             timer.cancel()
             self._strangers[connection] = self._loop.call_later(TOKEN_WITHIN, connection.cut)
 
+    def known(self, connection: Connection, role: Role) -> None:
+        """It showed a token. Those of workers that hold no run may have half of the descriptors: the other half is for
+        operators and for holders that come back."""
+        self._settle(connection)
+        if role != "worker":
+            self._workers.pop(connection, None)
+            return
+        self._workers.pop(connection, None)
+        self._workers[connection] = None
+        for _ in range(len(self._workers) - most_workers()):
+            oldest = next(iter(self._workers))
+            if oldest.holds():
+                self._workers[oldest] = self._workers.pop(oldest)
+                continue
+            log.warning("too many connections of workers that hold no run: the oldest are closed")
+            oldest.cut()
+
     def forget(self, connection: Connection) -> None:
-        """It is known now, or gone."""
+        """It is gone."""
+        self._workers.pop(connection, None)
+        self._settle(connection)
+
+    def _settle(self, connection: Connection) -> None:
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -62,11 +87,13 @@ class Door:
 class Connection(web.RequestHandler):
     """One connection, from accept to close."""
 
-    __slots__ = ("_door",)
+    __slots__ = ("_door", "holds")
 
     def __init__(self, door: Door, server: web.Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._door = door
+        self.holds: Callable[[], bool] = _nothing
+        """Whether whoever it is of holds a run."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -79,9 +106,9 @@ class Connection(web.RequestHandler):
     def asked(self) -> None:
         self._door.asked(self)
 
-    def known(self) -> None:
+    def known(self, role: Role) -> None:
         """Its request carried a right token."""
-        self._door.forget(self)
+        self._door.known(self, role)
 
     def cut(self) -> None:
         self._door.forget(self)
@@ -125,10 +152,27 @@ def most_strangers() -> int:
     return min(STRANGERS, max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
-def note_loop_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception handler for the loop: that no descriptor is left is one line, not a trace at every try."""
-    message = str(context.get("message"))
-    if "socket.accept()" in message:
-        log.error("no connection can be accepted: %s; raise the limit of open files (ulimit -n)", context["exception"])
-    elif "_start_serving" not in message:  # its next try, where the commander stopped meanwhile
-        loop.default_exception_handler(context)
+def most_workers() -> int:
+    """Half of the descriptors, as a quarter is for strangers and some are the commander's own."""
+    return max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+
+def _nothing() -> bool:
+    return False
+
+
+class LoopTrouble:
+    """An exception handler for the loop: that no descriptor is left is one line a second, not a trace at every try."""
+
+    def __init__(self) -> None:
+        self._said = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message = str(context.get("message"))
+        if "socket.accept()" in message:
+            if loop.time() - self._said >= 1.0:
+                self._said = loop.time()
+                why = context["exception"]
+                log.error("no connection can be accepted: %s; raise the limit of open files (ulimit -n)", why)
+        elif "_start_serving" not in message:  # its next try, where the commander stopped meanwhile
+            loop.default_exception_handler(context)

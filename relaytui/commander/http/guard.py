@@ -92,7 +92,7 @@ def guard(credentials: Credentials, hosts: frozenset[str]) -> Middleware:
             raise RelayError("forbidden", "a worker's token may not do this", "use the operator's token", status=403)
         request[ROLE] = role
         if isinstance(request.protocol, Connection):
-            request.protocol.known()
+            request.protocol.known(role)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 from relaytui.commander.http.frames import Frame, is_tidy, read_frame
 from relaytui.commander.http.outbox import Outbox, Socket
 from relaytui.commander.model.lease import Deny, Refuse
+from relaytui.commander.model.records import ORIGINALS
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Extended
 from relaytui.commander.services.reports import Applied, Missing, weight_of
@@ -94,6 +95,10 @@ class AgentSession:
             with contextlib.suppress(RelayError):  # stopping: the next start knows that nobody is connected
                 await self._core.workers.disconnect(self._incarnation, self)
 
+    def holds(self) -> bool:
+        """Whether it holds a run, or is the one that a run waits for."""
+        return self._incarnation in self._core.board.holding
+
     async def _hello(self) -> Hello:
         try:
             message = await self._ws.receive(timeout=HELLO_WITHIN)
@@ -104,6 +109,12 @@ class AgentSession:
         hello = read_frame(message.data)
         if not isinstance(hello, Hello):
             raise RelayError("no_hello", "the first message was no hello", "send hello first")
+        if hello.incarnation.startswith(ORIGINALS):
+            raise RelayError(
+                "bad_field",
+                f"an incarnation that begins with {ORIGINALS} is an original worker's",
+                "choose another one",
+            )
         if hello.protocol != PROTOCOL:
             raise RelayError(
                 "protocol", f"the agent speaks protocol {hello.protocol}, this commander {PROTOCOL}",

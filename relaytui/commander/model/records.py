@@ -8,6 +8,9 @@ from msgspec import Struct
 
 from relaytui.wire.status import OrderKind, Outcome
 
+ORIGINALS = "http-"
+"""Begins the incarnations of workers of the original protocol: made of their names, so no agent may say one."""
+
 
 class Attempt(Struct, frozen=True):
     """One try at a run. `salt` and the state key make its token again; the token itself is stored nowhere."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from relaytui.commander.model.lease import Lease, LeaseState
-from relaytui.commander.model.records import Attempt, Worker
+from relaytui.commander.model.records import ORIGINALS, Attempt, Worker
 from relaytui.commander.model.run import Run
 from relaytui.commander.store.telemetry import Last
 from relaytui.wire.clock import Clock
@@ -101,7 +101,7 @@ class WorkerView:
         self.here = False  # as last shown
         self.seen_at = worker.seen_at
         self.waiting_for: str | None = None
-        self.polls = worker.incarnation.startswith("http-")
+        self.polls = worker.incarnation.startswith(ORIGINALS)
         """An original worker: no socket, known by its calls only."""
 
 

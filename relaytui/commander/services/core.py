@@ -50,7 +50,9 @@ class Core:
         telemetry: Writer,
         reader: Reader,
         state_key: bytes,
+        key_made: bool = False,
     ) -> None:
+        """`key_made`: the key was made at this start."""
         self.settings = settings
         self.clock = clock
         self.relay = relay
@@ -67,6 +69,7 @@ class Core:
         self.pages = Pages(reader)
         self.workers = Workers(relay, self.board, self.hub, clock)
         self._key_id = hmac.new(state_key, b"relay key id 1", hashlib.sha256).hexdigest()[:16]
+        self._key_made = key_made
         self.generation = ""
         """Id of this commander's history, made when its database was."""
 
@@ -79,7 +82,7 @@ class Core:
                 generation = secrets.token_hex(8)
                 history.set_meta(tx, "generation", generation)
             self._note_key(tx)
-            self.leases.load_in(tx)
+            self.leases.load_in(tx, unproven=self._knows_no_older_key(tx, generation))
             self.board.load(
                 runs.everything(tx),
                 runs.all_leases(tx),
@@ -104,6 +107,14 @@ class Core:
             message = "the state folder's key is another one: give pods the new worker token (relay-tui token worker)"
             log.warning("%s", message)
             history.add_event(tx, self.clock.wall(), "key.changed", endings.COMMANDER, message)
+
+    def _knows_no_older_key(self, tx: Tx, generation: str) -> bool:
+        """Whether this history began with a key made for it, or was given one: what was granted before cannot be
+        proven by it. A database that is lost or restored while its key is kept is another history."""
+        mine = f"{self._key_id} {generation}"
+        if self._key_made:
+            history.set_meta(tx, "key_made", mine)
+        return history.meta(tx, "key_made") == mine
 
     def committed(self, changes: list[Change]) -> None:
         """The writer's callback: called in the loop with what a batch of transactions changed, in order."""

@@ -99,6 +99,8 @@ class Leases:
         self._sweeping = asyncio.Lock()  # two at a time would give the same time back twice
         # One object, so that renewals that wait are known as alike.
         self._renewals: Gather[runs.Claim, Extended | Refuse] = self._renew_in
+        self._takes_unproven = False
+        """Whether there may be leases that this key cannot prove."""
         self._held_off_until: float | None = None
         """After a restore, on the boot clock: until then nobody is granted what others may hold."""
 
@@ -156,6 +158,8 @@ class Leases:
         salt = secrets.token_bytes(SALT)
         token = self._tokens.make(salt, run.run_id, epoch)
         hashed = token_hash(token)
+        if (run.attempts + 1) % attempts.TRIM_EVERY == 0:
+            attempts.trim(tx, run.run_id)
         # The step shown stays what the run reached until this attempt says where it starts.
         attempts.save(
             tx,
@@ -269,6 +273,11 @@ class Leases:
             return refused
         if attempts.by_token(tx, hashed) is not None:
             return Refuse("not_holder", "this token is another lease's")
+        if salt is None:
+            if self._held_off_until is not None and self._clock.boot() < self._held_off_until:
+                return Refuse("recovering", "the state was restored: whoever can prove a lease comes first")
+            if not self._takes_unproven:
+                return Refuse("unknown", f"the key of this commander granted nobody epoch {epoch} with that token")
         if run is None:
             if runs.count(tx) >= self._max_runs:
                 return Refuse("unknown", f"the commander knows {self._max_runs} runs and takes in no more")
@@ -307,8 +316,11 @@ class Leases:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    def load_in(self, tx: Tx) -> None:
-        """After a restore nobody is granted a run before those who may hold it had a lease's time to come back."""
+    def load_in(self, tx: Tx, *, unproven: bool = False) -> None:
+        """`unproven`: leases that this key cannot prove may be registered, as it is new.
+
+        After a restore nobody is granted a run before those who may hold it had a lease's time to come back."""
+        self._takes_unproven = unproven
         if history.meta(tx, HOLD_OFF):
             self._held_off_until = self._clock.boot() + max([self.length, *(x.length for x in runs.all_leases(tx))])
 

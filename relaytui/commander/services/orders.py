@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.model.orders import LASTING, ORDERS, OrderRule
-from relaytui.commander.model.records import PendingOrder
+from relaytui.commander.model.records import ORIGINALS, PendingOrder
 from relaytui.commander.model.run import Cause, Run, allowed, change
 from relaytui.commander.services import endings
 from relaytui.commander.store import attempts, history, runs
@@ -115,7 +115,7 @@ class Orders:
         lease = runs.get_lease(tx, run_id)
         if run.status not in ACTIVE or lease is None or lease.state is not LeaseState.HELD:
             raise conflict("not_held", f"run {run_id} is {run.status}: nobody holds it", f"there is nothing to {kind}")
-        if lease.incarnation.startswith("http-"):
+        if lease.incarnation.startswith(ORIGINALS):
             hint = "force-acquire takes the run over"
             raise conflict(f"cannot_{kind}", f"{lease.worker} speaks the original protocol and takes no orders", hint)
         order = attempts.in_force(tx, run_id, lease.epoch, kind)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from relaytui.commander.model.lease import Deny, Lease, LeaseState, ended
-from relaytui.commander.model.records import Attempt
+from relaytui.commander.model.records import ORIGINALS, Attempt
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Given
 from relaytui.commander.services.orders import conflict
@@ -33,7 +33,7 @@ _STEP = re.compile(r"(\d{1,15})")
 
 def incarnation_of(worker: str) -> str:
     """These workers have no incarnation: one row a name, told apart from agents by its prefix."""
-    return "http-" + hashlib.sha256(worker.encode()).hexdigest()[:16]
+    return ORIGINALS + hashlib.sha256(worker.encode()).hexdigest()[:16]
 
 
 def not_holder(message: str, hint: str) -> RelayError:
@@ -49,15 +49,20 @@ class Original:
         incarnation = incarnation_of(body.worker_id)
         gpu, gpus = _capability(body.cap)
         # Every call is a holder of its own: a worker's name is a label, and two pods may carry the same.
-        ask = Ask(body.run_id, body.worker_id, incarnation, f"http-{secrets.token_hex(8)}", None)
+        ask = Ask(body.run_id, body.worker_id, incarnation, f"{ORIGINALS}{secrets.token_hex(8)}", None)
 
         def unit(tx: Tx) -> Given | Deny:
             run = runs.get(tx, body.run_id)
             lease = runs.get_lease(tx, body.run_id)
             if lease is not None and lease.state is LeaseState.HELD and not body.force:
                 return Deny("held", "active lease exists", 5.0)
+            if body.force and lease is not None and self._is_an_agents(lease):
+                # A worker's word; to take a run from an agent, whose trainer may go on, is the operator's.
+                how = f"`relay-tui force-acquire {body.run_id}` takes it over"
+                return Deny("held", f"the agent of {lease.worker} has its lease: {how}", 5.0)
             if run is not None and run.status is RunStatus.CANCELLED:
                 return ended(run)  # an operator said that it is over
+            before = tx.mark()
             if run is not None and run.status.ended:
                 # The original granted an ended run to whoever asked; its workers ask for ever, on a pod that bills.
                 core.orders.requeue_in(tx, run, body.worker_id, "acquired again")
@@ -67,6 +72,8 @@ class Original:
             given = core.leases.acquire_in(tx, asked)
             if isinstance(given, Given):
                 core.workers.called(tx, incarnation, body.worker_id, gpu, gpus)
+            elif body.force or (run is not None and run.status.ended):
+                tx.undo(before)  # a denial takes nothing from anybody, and queues nothing
             return given
 
         given = await core.relay.run(unit)
@@ -112,6 +119,11 @@ class Original:
         return {"ok": True}
 
     # -- inside transactions -------------------------------------------------------------------------------------
+
+    def _is_an_agents(self, lease: Lease) -> bool:
+        """Whether an agent holds it, or is still stopping, within its time."""
+        live = lease.state in (LeaseState.HELD, LeaseState.REVOKED) and not self._core.leases.has_run_out(lease)
+        return live and not lease.incarnation.startswith(ORIGINALS)
 
     def _held(self, tx: Tx, hashed: bytes) -> tuple[Attempt, Lease]:
         """The attempt of this token and its live lease; 409 where it is over, 403 where the token is nobody's."""

@@ -25,7 +25,6 @@ from relaytui.wire.rows import CheckpointRow
 from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean, counted
 
-
 REPORT = 16 << 10
 """What a report of this stream counts beside its bytes: it is small on the wire and a dozen statements in the database,
 on the writer that renewals use."""
@@ -64,7 +63,7 @@ class StateReports:
         size: int,
         done: Done,
     ) -> None:
-        """`size`: what these reports weigh (`weight_of`). `done(Applied | Missing | Refuse)` is called after the commit.
+        """`size`: what they weigh (`weight_of`). `done(Applied | Missing | Refuse)` is called after the commit.
 
         RelayError where a report is of the other stream.
         """

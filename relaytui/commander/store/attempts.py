@@ -21,6 +21,11 @@ _NEWEST = select(
     "WHERE (run_id, epoch) IN (SELECT run_id, max(epoch) FROM attempts WHERE said_step IS NOT NULL GROUP BY run_id)",
 )
 _LATEST = select("attempts", _ATTEMPT, "WHERE run_id = ? AND epoch > ? ORDER BY epoch DESC LIMIT ?")
+_OLDEST_KEPT = "SELECT epoch FROM attempts WHERE run_id = ? ORDER BY epoch DESC LIMIT 1 OFFSET ?"
+MOST = 1_000
+"""Attempts of a run that are kept: as many as are shown."""
+TRIM_EVERY = 100
+"""Grants from one look at that to the next."""
 _SAVE = upsert("attempts", _ATTEMPT, ["run_id", "epoch"])
 
 _ORDER = columns(PendingOrder, {"by": "actor"})
@@ -61,6 +66,14 @@ def save(tx: Tx, attempt: Attempt) -> Attempt:
     tx.execute(_SAVE, astuple(attempt))
     tx.changes.append(AttemptSaved(attempt))
     return attempt
+
+
+def trim(tx: Tx, run_id: str) -> None:
+    """Forgets the oldest beyond `MOST` of those that are over; who held one finds its epoch superseded as before."""
+    row = tx.execute(_OLDEST_KEPT, (run_id, MOST - 1)).fetchone()
+    if row is not None:
+        for table in ("orders", "streams", "attempts"):
+            tx.execute(f"DELETE FROM {table} WHERE run_id = ? AND epoch < ?", (run_id, row[0]))  # noqa: S608 - ours
 
 
 def last_seq(tx: Tx, run_id: str, epoch: int) -> int:

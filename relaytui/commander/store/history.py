@@ -58,8 +58,15 @@ def newest_events(tx: Tx, count: int) -> list[EventRow]:
 
 def trim_events(tx: Tx, upto: int, count: int) -> int:
     """Forget the oldest up to this id, at most `count`; how many went. Which attempts of a run count is decided by when
-    it was queued again by hand, so that stays."""
-    oldest = "SELECT id FROM events WHERE id <= ? AND kind <> 'run.requeued' ORDER BY id LIMIT ?"
+    it was queued again by hand, so the last word of each on that stays."""
+    later = (
+        "SELECT 1 FROM events AS e WHERE e.run_id = events.run_id AND e.kind = 'run.requeued' "
+        "AND e.epoch > events.epoch"
+    )
+    oldest = (
+        "SELECT id FROM events WHERE id <= ? "  # noqa: S608 - ours
+        f"AND (kind <> 'run.requeued' OR EXISTS ({later})) ORDER BY id LIMIT ?"
+    )
     return tx.execute(f"DELETE FROM events WHERE id IN ({oldest})", (upto, count)).rowcount  # noqa: S608 - ours
 
 

@@ -2,7 +2,7 @@
 
 Whatever waits goes into the next transaction, so the time of one fsync is the window that fills the next batch. A unit
 that fails is undone alone: each has a savepoint, or the transaction to itself. Answers go out after COMMIT, with one
-wake-up of the loop a batch. What is to come first (renewals) waits for one batch at most, however much was there before.
+wake-up of the loop a batch. What is to come first (renewals) waits for one batch at most, however much else waits.
 """
 
 from __future__ import annotations
@@ -46,6 +46,16 @@ class Tx:
     def __init__(self, db: sqlite3.Connection) -> None:
         self.execute = db.execute
         self.changes: list[Change] = []
+
+    def mark(self) -> int:
+        """For `undo`, which may follow in the same unit."""
+        self.execute("SAVEPOINT mark")
+        return len(self.changes)
+
+    def undo(self, mark: int) -> None:
+        """Whatever the unit did since."""
+        self.execute("ROLLBACK TO mark")
+        del self.changes[mark:]
 
 
 Unit = Callable[[Tx], T]
@@ -96,8 +106,8 @@ class Writer:
     def submit_to(
         self, gather: Gather[Item, Any], item: Item, done: Done, size: int = UNIT, *, first: bool = False
     ) -> None:
-        """As `submit`, with whatever else waits for the same `gather` in one go: few statements for many items. `first`:
-        ahead of all that is not in the batch being written.
+        """As `submit`, with whatever else waits for the same `gather` in one go: few statements for many items.
+        `first`: ahead of all that is not being written yet.
 
         Each statement lets go of the interpreter lock and has to win it back from the loop, so under load their
         number counts more than their work.
