@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -311,3 +312,58 @@ def test_what_is_not_called_too_large_starts() -> None:
 def test_a_signal_as_people_write_it(said: str) -> None:
     assert load({**URL, "SAVE_SIGNAL": said}).save_signal is signal.SIGUSR1
     assert load(URL).save_signal is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RELAY_SHARED_SECRET: !S3cretValue",
+        "RELAY_SHARED_SECRET: !S3cretValue!x y",
+        "RELAY_SHARED_SECRET: !<S3cretValue> x",
+        "RELAY_SHARED_SECRET: *S3cretValue",
+        "RELAY_SHARED_SECRET: &S3cretValue",
+        "{RELAY_SHARED_SECRET:S3cretValue}",
+        "{RELAY_SHARED_SECRET, S3cretValue}",
+        "RELAY_SHARED_SECRET:S3cretValue",
+        "RELAY_SHARED_SECRET:S3cretValue: 1",
+        "RELAY_SHARED_SECRET=S3cretValue: 1",
+        "RELAY_SHARED_SECRET: S3cretValue: 1",
+        "RELAY_SHARED_SECRET: [S3cretValue]",
+        "RELAY_SHARED_SECRET: {S3cretValue: 1}",
+        "%S3cretValue\n---\nRUN_ID: x",
+        "COMMANDER_URL: http://u:S3cretValue@h:80",
+        "COMMANDER_URL: http://h:80/?key=S3cretValue",
+        "COMMANDER_URL: http://h:80/#S3cretValue",
+    ],
+)
+def test_no_error_repeats_a_secret(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text + "\n")
+    with pytest.raises(RelayError) as refused:
+        load({}, path)
+    assert refused.value.exit_code == 2
+    assert "S3cret" not in f"{refused.value} {refused.value.message} {refused.value.hint}"
+    if text.startswith("COMMANDER_URL"):
+        with pytest.raises(RelayError) as refused:
+            load({"COMMANDER_URL": text.partition(": ")[2]})
+        assert "S3cret" not in f"{refused.value} {refused.value.message} {refused.value.hint}"
+
+
+@pytest.mark.parametrize("tag", ["timestamp", "bool", "int", "float", "binary", "set", "omap", "null", "merge", "x"])
+@pytest.mark.parametrize("form", ['TARGET_STEPS: !!{} "abc"', 'TARGET_STEPS: !!{} ""', '!!{} "": 1', "!!{} abc: 1"])
+def test_what_yaml_makes_of_a_tag_is_one_line(tmp_path: Path, tag: str, form: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("COMMANDER_URL: http://127.0.0.1:1\n" + form.format(tag) + "\n")
+    with pytest.raises(RelayError, match="line 2") as refused:
+        load({}, path)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["RUN_ID: 2024-99-99", "2024-99-99: 1", "RUN_ID: 0o9", "TARGET_STEPS: 0b", "=: 1", "<<: 1"]
+)
+def test_what_only_looks_like_a_date_or_number_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"COMMANDER_URL: http://127.0.0.1:1\n{text}\n")
+    with contextlib.suppress(RelayError):
+        load({}, path)

@@ -164,6 +164,15 @@ async def test_a_lease_is_renewed_at_once_in_every_new_session() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def test_that_its_lease_is_released_says_nothing_to_one_that_has_told_its_end() -> None:
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, 0.0)
+    stop = Stop()
+    tenure = Tenure(lease, cast(Link, None), stop, cast(Teller, None), ManualClock(), random.Random(1), "sft")
+    tenure.ended = True
+    tenure.refused(Refused("run", 1, "released", "the lease was released", 1))
+    assert (tenure.held, stop.why, stop.asked.is_set()) == (True, None, False)
+
+
 def other(run_id: str = "run", epoch: int = 1) -> bytes:
     return encode(Renewed(1, run_id, epoch, 300.0))
 

@@ -283,6 +283,7 @@ class Attempt:
     async def _end(self, verdict: Verdict) -> None:
         """The last report, and the wait until it is acknowledged: it frees the run."""
         step = verdict.step
+        self.tenure.ended = True
         self.tell.report(
             reports.Ended(self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000))
         )

@@ -27,6 +27,11 @@ MAX_TOKENS = 2000
 """Of YAML: some four for each key."""
 
 
+_KEY_LIKE = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
+_WORD = re.compile(r"\w{1,80}", re.ASCII)
+_QUOTED = re.compile(r"'.{4,}'|\".{4,}\"", re.DOTALL)
+
+
 class Settings(Struct, frozen=True):
     """Everything an agent needs to know before it asks for a lease. Times in seconds."""
 
@@ -269,9 +274,14 @@ def _parse(key: Key, value: object, where: str) -> Any:
     try:
         return key.parse(value)
     except _Bad as bad:
-        secret = key.parse is _secret or key.name.endswith("_CMD")
+        secret = key.parse is _secret or key.name.endswith("_CMD") or _holds_more(value)
         shown = f" (it is {str(value)[:80]!a})" if isinstance(value, str | bool | float) and not secret else ""
         raise RelayError("bad_config", f"{where} {bad}{shown}", f"it means: {key.help}", exit_code=Exit.USAGE) from None
+
+
+def _holds_more(value: object) -> bool:
+    """A user and password, or a query: what is in it may be a secret."""
+    return isinstance(value, str) and any(sign in value for sign in "@?#")
 
 
 def _host_label(hostname: str) -> str:
@@ -298,16 +308,19 @@ def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
     except ValueError:
         raise _unusable(path, "is no path") from None
     found: dict[str, tuple[str, object]] = {}
-    for name, value in _pairs(path, data):
+    for line, name, value in _pairs(path, data):
         if not isinstance(name, str):
-            raise _unusable(path, "has a key that is no word")
+            raise _unusable(path, f"has a key in line {line} that is no word")
         key = _BY_NAME.get(name)
         if key is None:
             near = difflib.get_close_matches(name[:80], list(_BY_NAME), n=1, cutoff=0.5)
             if not near:
                 near = difflib.get_close_matches(name[:80].upper(), list(_BY_NAME), n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(key.name for key in KEYS)}"
-            raise RelayError("unknown_key", f"{path}: there is no key {name[:80]!a}", hint, exit_code=Exit.USAGE)
+            # A colon without a space makes one word of a key and its value, and braces make a key of a value.
+            said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
+            what = f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key"
+            raise RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE)
         if key.name in found:
             raise RelayError(
                 "duplicate_key",
@@ -320,13 +333,19 @@ def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
     return found
 
 
-def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
+def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
+    """Line, key and value. No error repeats what stands there, which may be a secret."""
     import yaml  # only where there is a file
 
     try:
         for number, token in enumerate(yaml.scan(data, Loader=yaml.SafeLoader)):
-            if isinstance(token, yaml.AliasToken):
+            if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
                 raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
+            if isinstance(token, yaml.TagToken | yaml.DirectiveToken):
+                line = token.start_mark.line + 1
+                raise _unusable(
+                    path, f"is not YAML as a run.yaml has it: a tag (!) in line {line}; put the value in quotes"
+                )
             if number > MAX_TOKENS:
                 raise _unusable(path, "holds more than the keys of a run.yaml")
         loader = yaml.SafeLoader(data)
@@ -339,16 +358,27 @@ def _pairs(path: Path, data: bytes) -> list[tuple[object, object]]:
             if not isinstance(node, yaml.MappingNode):
                 raise _unusable(path, "should be a list of `KEY: value` lines")
             return [
-                (loader.construct_object(key, deep=True), loader.construct_object(value, deep=True))
+                (key.start_mark.line + 1, _read(path, loader, key), _read(path, loader, value))
                 for key, value in node.value
             ]
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise _unusable(path, f"is not YAML{line}: {str(error.problem or 'it does not parse')[:200]}") from None
+        problem = _QUOTED.sub("…", str(error.problem or "it does not parse"))[:200]
+        raise _unusable(path, f"is not YAML{line}: {problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _unusable(path, f"is not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _read(path: Path, loader: Any, node: Any) -> object:
+    try:
+        return loader.construct_object(node, deep=True)
+    except Exception:  # noqa: BLE001 - a constructor raises what comes, such as for a date that is none
+        line = node.start_mark.line + 1
+        raise _unusable(
+            path, f"has something in line {line} that is not what it looks like: put it in quotes"
+        ) from None
 
 
 def _unusable(path: Path, what: str) -> RelayError:

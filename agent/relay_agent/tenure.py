@@ -46,6 +46,8 @@ class Tenure:
         self._cut_off = False
         self._unknown = False
         self._since = clock.boot()
+        self.ended = False
+        """The attempt has told its end, which gives the lease back: that it is released is what was wanted."""
         self.on_renewed: Callable[[Lease], None] | None = None
         self.on_standing: Callable[[Standing], None] | None = None
 
@@ -129,7 +131,7 @@ class Tenure:
 
     def refused(self, refused: Refused) -> None:
         """A renewal or reports were refused. Only a word that the lease is over ends anything."""
-        if not self._is_ours(refused):
+        if not self._is_ours(refused) or (self.ended and refused.code == "released"):
             return
         message = clean(refused.message, 300)
         if refused.code in ("superseded", "released", "not_holder"):
@@ -145,7 +147,7 @@ class Tenure:
         if not self.lease.lost:
             self.lease = self.lease.over(code)
             self._tell.event("lease.lost", f"{code}: {message}", {"code": code}, send=False)
-            say(f"the lease is lost ({code}: {message}): stopping the trainer")
+            say(f"the lease is lost ({code}: {message})" + ("" if self.ended else ": stopping the trainer"))
             self._link.give_up()
             self._stop.ask(Why.LOST, message or code)
             self._stands(Standing.HIGHER)
