@@ -187,12 +187,14 @@ def _register(lease: Lease, call: Call, answer: Answer) -> After:
         return _renew(lease, Call("renew", (epoch, token), call.called, call.at), answer)
     if epoch <= lease.epoch or ((lease.ended or lease.state in (HELD, REVOKED)) and not true):
         return lease if _refused(answer) else None
+    if not true and answer is not None and _refused(answer, "recovering", "unknown", "not_holder"):
+        return lease  # its key could have proven it
     if lease.state == HELD and lease.called_off:
         return lease.expired() if _refused(answer, "released") else None
     if lease.state == EXPIRED and lease.called_off:
         return lease.cancelled() if _refused(answer, "released") else None
     if answer is not None and answer[0] != "ok":
-        return lease if not true and _refused(answer, "recovering", "unknown") else None
+        return None
     return Lease(epoch, False, HELD, holder, "register", epoch, token, call.at, floor=lease.floor, silent=lease.silent)
 
 

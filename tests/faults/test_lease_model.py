@@ -193,6 +193,15 @@ class Leases(RuleBasedStateMachine):
         if not isinstance(answer, Refuse):
             self.extended(run_id, epoch, agent)
 
+    @rule(run_id=RUNS, agent=AGENTS, above=st.sampled_from([1, 7, 500_000]), theirs=st.booleans())
+    def forge(self, run_id: str, agent: str, above: int, theirs: bool) -> None:
+        """Registers what nobody was granted, or with the token of another lease: the key proves neither."""
+        epoch = self.highest.get(run_id, 0) + above
+        token = self.given[-1][3] if theirs and self.given else f"{above:064x}"
+        answer = self.do(self.commander.core.leases.register(Ask(run_id, agent, agent, "register", "sft", epoch), token))
+        assert isinstance(answer, Refuse)
+        self.told(run_id, "register", (agent, epoch, token, False), self.plain(answer))
+
     @precondition(lambda self: self.given)
     @rule(back=BACK, outcome=OUTCOMES)
     def end(self, back: int, outcome: Outcome) -> None:
