@@ -116,18 +116,18 @@ class Step:
 def print_lium_command(as_json: bool, **options: str | int | None) -> None:
     """Print the commands that rent a Lium pod and start an agent there; run them in a shell that has the secrets."""
     steps = lium_steps(**options)  # type: ignore[arg-type]
+    if as_json:
+        click.echo(
+            orjson.dumps({"steps": [{"why": s.why, "command": s.command} for s in steps]}, option=orjson.OPT_INDENT_2)
+        )
+    else:
+        click.echo("\n".join(f"# {step.why}\n{step.command}\n" for step in steps))
+    # What cannot be printed needs no advice: the data comes first.
     if said := weak(os.environ.get("RELAY_SHARED_SECRET", "").strip()):
         click.echo(said, err=True)
     if options["command"] is None:
         own = f"SLIME_{str(options['mode']).upper()}_CMD"
         click.echo(f"no --command: Relay's own small trainer runs there, unless the image sets {own}", err=True)
-    if as_json:
-        click.echo(
-            orjson.dumps({"steps": [{"why": s.why, "command": s.command} for s in steps]}, option=orjson.OPT_INDENT_2)
-        )
-        return
-    for step in steps:
-        click.echo(f"# {step.why}\n{step.command}\n")
 
 
 def lium_steps(
