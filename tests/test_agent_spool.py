@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -518,3 +519,46 @@ def test_renewals_come_often_but_not_too_often() -> None:
         return Lease.granted("run-1", 3, TOKEN, seconds, 0.0).every
 
     assert (every(300), every(6), every(3600)) == (30, 1, 30)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_folder_that_is_deleted_loses_nothing_and_is_not_said_to_keep_it(tmp_path: Path, sent: bool) -> None:
+    """What was written is there for as long as its file is open; it goes on in memory."""
+    folder = tmp_path / "pod"
+    folder.mkdir()
+    told: list[str] = []
+    spool = Spool("run-1", 3, TOKEN, folder, trouble=told.append)
+    commander, queue = Commander(), spool.telemetry
+    for number in range(1, 6):
+        queue.append(step(number))
+    queue.flush()
+    if sent:
+        frame = queue.take()
+        assert frame is not None
+        commander.hear(frame)  # the answer is lost
+    assert spool.on_disk
+    shutil.rmtree(folder)
+    if sent:
+        queue.rewind()
+    queue.append(step(6))
+    queue.flush()
+    queue.append(step(7))
+    assert not spool.on_disk
+    while (frame := queue.take()) is not None:
+        if (acknowledged := commander.hear(frame)) is not None:
+            queue.ack(acknowledged)
+    assert [report.step for report in commander.got.values() if isinstance(report, Step)] == list(range(1, 8))
+    assert queue.empty
+    assert commander.skipped == []
+    assert told == [f"{folder} takes no reports: they wait in memory; training goes on"]
+
+
+def test_what_is_read_of_a_deleted_folder_is_what_was_written(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"
+    folder.mkdir()
+    queue, told = lane(folder)
+    queue.append(step(1))
+    queue.flush()
+    shutil.rmtree(folder)
+    assert [report.step for report in opened(queue.take()).reports if isinstance(report, Step)] == [1]
+    assert told == []

@@ -295,7 +295,7 @@ class Attempt:
         await self._state(status, verdict.exit_code)
         say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
         if not await self._last_word():
-            kept = self._holding.spool.folder
+            kept = self._holding.spool.folder if self._holding.spool.on_disk else None
             where = f"{kept} keeps it, and the next agent on this pod delivers it" if kept else "the volume has it all"
             say(f"the commander has not acknowledged everything; {where}")
 

@@ -166,12 +166,29 @@ class Folder:
                     )
                     self._open = segment
                     os.lseek(self._fd, segment.size, os.SEEK_SET)
+                if self.rescue(segment):
+                    return False
                 self._disk.write(self._fd, data)
             except OSError:
                 self._cut(segment)
                 return False
             self.dirty = True
         segment.size += len(data)
+        return True
+
+    def rescue(self, segment: Segment) -> bool:
+        """Somebody has deleted its file while we write to it: for as long as it is open its bytes are there, and go on
+        in memory. Whether that was so."""
+        if self._open is not segment or self._fd < 0 or os.fstat(self._fd).st_nlink:
+            return False
+        try:
+            fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+            with os.fdopen(fd, "rb") as file:
+                segment.memory = bytearray(file.read(segment.size))
+        except OSError:
+            return False
+        segment.path = None
+        self.close()
         return True
 
     def _cut(self, segment: Segment) -> None:

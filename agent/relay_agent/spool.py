@@ -206,6 +206,12 @@ class Lane:
         behind = self._segments[self._segments.index(self._place.segment) :]
         return sum(segment.size for segment in behind) - self._place.offset + len(self._buffer)
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether what waits would outlive this agent."""
+        behind = self._segments[self._segments.index((self._sent[0].place if self._sent else self._place).segment) :]
+        return all(segment.path is not None and segment.path.exists() for segment in behind if segment.size)
+
     def take(self, limit: int = FRAME) -> Frame | None:
         """The next frame to send, at most about `limit` bytes: what this session has not sent, oldest first."""
         self.flush()
@@ -254,6 +260,8 @@ class Lane:
                     payloads.append(record.payload)
                 offset = record.end
         except (Damaged, OSError) as error:
+            if self._folder.rescue(place.segment):
+                return self._frame(limit)
             self._broken(place.segment, offset, place.seq + len(payloads), error)
         self._place = _Place(place.segment, offset, place.seq + len(payloads))
         if not payloads:
@@ -506,6 +514,10 @@ class Spool:
     @property
     def empty(self) -> bool:
         return all(lane.empty for lane in self.lanes)
+
+    @property
+    def on_disk(self) -> bool:
+        return self.folder is not None and all(lane.on_disk for lane in self.lanes)
 
     def sync(self) -> None:
         for lane in self.lanes:
