@@ -260,3 +260,10 @@ def test_one_in_doubt_has_to_settle_anew(watched: Watched) -> None:
     watched.watch.doubt("step_5")
     assert watched.look(SETTLE - 1) == []
     assert watched.look(1) == [5]
+
+
+def test_a_mark_that_an_agent_left_says_nothing_of_the_trainer(unknown: Watched) -> None:
+    staged = stage(unknown.run, 1, 5)
+    os.utime(staged.path / "COMPLETE", ns=(0, 0))
+    assert unknown.look() == [5]
+    assert unknown.watch.marks is None

@@ -66,7 +66,8 @@ class _Look:
 
     @property
     def marker(self) -> bool:
-        return any(file.path == MARKER for file in self.files)
+        """Of the trainer's; an agent that could not publish leaves one too, without a time."""
+        return any(file.path == MARKER and file.mtime_ns for file in self.files)
 
     @property
     def saved_at(self) -> int:
