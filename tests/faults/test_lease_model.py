@@ -198,7 +198,8 @@ class Leases(RuleBasedStateMachine):
         """Registers what nobody was granted, or with the token of another lease: the key proves neither."""
         epoch = self.highest.get(run_id, 0) + above
         token = self.given[-1][3] if theirs and self.given else f"{above:064x}"
-        answer = self.do(self.commander.core.leases.register(Ask(run_id, agent, agent, "register", "sft", epoch), token))
+        ask = Ask(run_id, agent, agent, "register", "sft", epoch)
+        answer = self.do(self.commander.core.leases.register(ask, token))
         assert isinstance(answer, Refuse)
         self.told(run_id, "register", (agent, epoch, token, False), self.plain(answer))
 
