@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commander_kit import Agent, FakeClock, Kit, ended, published, running, started
+from commander_kit import DEADLINE, Agent, FakeClock, Kit, ended, published, running, started
 from test_commander_backup import AT, put_back
 from test_original_worker import worker
 
 from relaytui.commander.store.backup import back_up
+from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
 
 
@@ -347,3 +350,28 @@ def test_every_kind_but_stop_has_a_route() -> None:
     from relaytui.commander.model.orders import ORDERS
 
     assert set(ORDERS) == set(OrderKind) - {OrderKind.STOP}
+
+
+async def test_an_order_that_comes_while_an_agent_says_hello_waits_for_its_welcome(kit: Kit) -> None:
+    """Whose first message was another took the commander for one of another version, and connected no more."""
+    first = await kit.agent()
+    assert (await first.acquire("run-1"))["type"] == "granted"
+    held, go = threading.Event(), threading.Event()
+
+    def busy(tx: object) -> None:
+        held.set()
+        go.wait(DEADLINE)
+
+    holding = asyncio.create_task(kit.commander.core.relay.run(busy))
+    await asyncio.to_thread(held.wait, DEADLINE)
+    before = kit.commander.core.workers._sessions[first.incarnation]
+    ws = await kit.session.ws_connect(kit.commander.url + "/ws/agent", headers=kit.headers("worker"))
+    again = Agent(ws, "pod", first.incarnation)
+    await again.say(type="hello", protocol=1, worker="pod", incarnation=first.incarnation)
+    async with asyncio.timeout(DEADLINE):
+        while kit.commander.core.workers._sessions.get(first.incarnation) is before:
+            await asyncio.sleep(0.001)
+    kit.commander.core.workers._sessions[first.incarnation].send_order(Order(1, "run-1", 1, OrderKind.DRAIN))
+    go.set()
+    await holding
+    assert [(await again.hear())["type"] for _ in range(2)] == ["welcome", "order"]

@@ -37,6 +37,7 @@ class Books:
     def __init__(self):
         self.writer = Writer.__new__(Writer)
         self.writer._db, self.writer._name, self.writer.refusals = open_database(state / RELAY.file, RELAY), "relay", 0
+        self.writer._closed = False
         self.leases = Leases(self.writer, Board(clock), clock, b"k" * 32, 60.0)
         self.reports = StateReports(self.writer, self.leases, clock)
 

@@ -25,7 +25,7 @@ from relaytui.commander.store import runs
 
 L = 60.0
 MEMORY = Path("/dev/shm")
-LOOKED = 10_000
+LOOKED = 100_000
 """States of one run's history: a right one of 2 500 calls takes as many as it has calls, or a few more."""
 
 

@@ -27,11 +27,14 @@ class Outbox:
         self._acks: dict[tuple[str, int, Stream], int] = {}
         self._ready = asyncio.Event()
 
-    def send(self, message: CommanderMessage) -> None:
+    def send(self, message: CommanderMessage, *, first: bool = False) -> None:
         if len(self._answers) >= MAX_WAITING:
             self._abort()  # it sends and does not read: what it did not get, it asks for again
             return
-        self._answers.append(encode(message))
+        if first:
+            self._answers.appendleft(encode(message))
+        else:
+            self._answers.append(encode(message))
         self._ready.set()
 
     def ack(self, run_id: str, epoch: int, stream: Stream, seq: int) -> None:

@@ -78,7 +78,6 @@ class AgentSession:
             await self._hang_up(problem)
             return
         self._worker, self._incarnation = hello.worker, hello.incarnation
-        self._sender = asyncio.create_task(self._send())
         try:
             await self._serve(hello)
         except RelayError as problem:
@@ -87,9 +86,10 @@ class AgentSession:
             log.exception("agent %s: its connection failed", self._worker)
             await self._hang_up(RelayError("internal", "the commander failed at this", "see its log"), INTERNAL)
         finally:
-            self._sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sender
+            if self._sender is not None:
+                self._sender.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._sender
             for _, stream in self._streams.values():
                 self._core.telemetry.close(stream)
             with contextlib.suppress(RelayError):  # stopping: the next start knows that nobody is connected
@@ -126,7 +126,9 @@ class AgentSession:
         core = self._core
         orders = await core.workers.connect(hello, self)
         namesakes = core.workers.namesakes(hello)
-        self.welcome(namesakes[0][0] if namesakes else "")
+        # An order may have come while the database was asked: an agent takes nothing before it is welcome.
+        self.welcome(namesakes[0][0] if namesakes else "", first=True)
+        self._sender = asyncio.create_task(self._send())
         for _, other in namesakes:
             other.welcome(clean(hello.host, 255))
         for order in orders:
@@ -172,13 +174,14 @@ class AgentSession:
         else:
             raise RelayError("bad_message", "a second hello", "say hello once a connection")
 
-    def welcome(self, namesake: str) -> None:
+    def welcome(self, namesake: str, *, first: bool = False) -> None:
         core = self._core
         self._outbox.send(
             Welcome(
                 protocol=PROTOCOL, commander=core.generation, heartbeat=HEARTBEAT, now=core.clock.wall(),
                 namesake=namesake,
-            )
+            ),
+            first=first,
         )  # fmt: skip
 
     # -- requests ------------------------------------------------------------------------------------------------
