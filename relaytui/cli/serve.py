@@ -39,7 +39,9 @@ def serve(
     The secret of the agents comes from RELAY_SHARED_SECRET; without one, `relay-tui token worker` prints the folder's
     own. With --json one object (url, pid, state) is printed once it listens.
     """
-    asyncio.run(_serve(target.state, host, port, lease_seconds, new_key, as_json))
+    import uvloop  # this process is the commander alone: with a loop in C it answers half as many pods again
+
+    uvloop.run(_serve(target.state, host, port, lease_seconds, new_key, as_json))
 
 
 async def _serve(
