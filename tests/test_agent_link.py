@@ -61,8 +61,10 @@ class Script:
         yield
 
 
-async def says(tries: list[tuple[float, Exception]], rng: random.Random | None = None) -> list[tuple[float, str]]:
-    """At which second, and what: of an agent that had a session before."""
+async def says(
+    tries: list[tuple[float, Exception]], rng: random.Random | None = None, *, sessions: int = 1, persists: bool = False
+) -> list[tuple[float, str]]:
+    """At which second, and what: of an agent that had so many sessions before."""
     clock, said = ManualClock(), list[tuple[float, str]]()
     begin = clock.now
     link = Link(
@@ -70,10 +72,19 @@ async def says(tries: list[tuple[float, Exception]], rng: random.Random | None =
         lambda words: said.append((clock.now - begin, words)),
         on_order=lambda order: None, on_refused=lambda refused: None, rng=rng or At(),
     )  # fmt: skip
-    link.sessions = 1
+    link.sessions, link.persists = sessions, persists
     with pytest.raises(asyncio.CancelledError):
         await link.run()
     return said
+
+
+async def test_who_goes_on_with_an_attempt_is_refused_and_tries_again() -> None:
+    """It took a trainer over and has had no session yet: nobody would wait for its reports if it gave up."""
+    refused = [(float(second), OTHER) for second in range(10)]
+    with pytest.raises(RelayError):
+        await says(refused, sessions=0)
+    said = await says(refused, sessions=0, persists=True)
+    assert [words.partition(";")[0] for _, words in said] == [str(OTHER)]
 
 
 async def test_another_reason_is_said_at_once() -> None:

@@ -114,6 +114,8 @@ class Link:
         """Whether that attempt's lease is."""
         self.backlog: list[Spool] = []
         """Of earlier ones. One that is delivered is deleted."""
+        self.persists = False
+        """Whether an attempt goes on: to be refused is no answer then, for training outlives it."""
         self.commander = ""
         self.sessions = 0
         """How many there were."""
@@ -209,7 +211,8 @@ class Link:
     # -- sessions ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Connect, serve, connect again, for ever. RelayError where we are refused before the first session."""
+        """Connect, serve, connect again, for ever. RelayError where we are refused before the first session, and nothing
+        goes on yet."""
         tries = refused = 0
         since = self._clock.boot()
         while True:
@@ -225,13 +228,14 @@ class Link:
                 self.trouble = str(error)
                 refused = refused + 1 if error.exit_code == Exit.AUTH else 0
                 who = "" if refused else who  # it names itself
-                if not self.sessions and (refused >= FIRST_TRIES or error.exit_code == Exit.USAGE):
+                final = refused >= FIRST_TRIES or error.exit_code == Exit.USAGE
+                if final and not (self.sessions or self.persists):
                     raise
             except Exception as error:  # noqa: BLE001 - whatever a peer or a library does, training goes on
                 self.trouble = f"{type(error).__name__}: {clean(str(error), 200)}"
             now = self._clock.boot()
             tries, since = (1, now) if self.sessions > sessions else (tries + 1, since)
-            if not self.sessions and refused:
+            if refused and not (self.sessions or self.persists):
                 pass  # asked again soon, and then it is an answer
             else:
                 self._explain(f"{who}{self.trouble}; trying again", at_once=tries == 1)
