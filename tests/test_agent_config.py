@@ -145,6 +145,32 @@ def test_no_commander_is_said(tmp_path: Path) -> None:
     assert "COMMANDER_URL is not set" in refused({})
 
 
+@pytest.mark.parametrize("mode", ["sft", "rl"])
+def test_one_command_for_any_trainer_and_that_of_the_mode_before_it(mode: str) -> None:
+    both = {**URL, "MODE": mode, "TRAIN_CMD": "exec python3 train.py"}
+    launch = find_launch(load(both))
+    assert (launch.argv, launch.name) == (("bash", "-c", "exec python3 train.py"), "TRAIN_CMD")
+    launch = find_launch(load({**both, f"SLIME_{mode.upper()}_CMD": "exec slime"}))
+    assert (launch.argv[-1], launch.name) == ("exec slime", f"SLIME_{mode.upper()}_CMD")
+    other = {"sft": "SLIME_RL_CMD", "rl": "SLIME_SFT_CMD"}[mode]
+    assert find_launch(load({**both, other: "exec slime"})).name == "TRAIN_CMD"
+    assert "TRAIN_CMD" not in pod_environment(both), "it may hold secrets, and the trainer has it already"
+
+
+def test_the_command_of_the_example_hands_over_the_checkpoint_where_there_is_one(tmp_path: Path) -> None:
+    """As the documentation shows it, for a trainer that has a flag for it."""
+    example = (ROOT / "agent" / "run.example.yaml").read_text()
+    line = next(line for line in example.splitlines() if line.startswith("#TRAIN_CMD: "))
+    assert line.removeprefix("#") in (ROOT / "docs" / "trainers.md").read_text()
+    file = tmp_path / "run.yaml"
+    file.write_text(line.removeprefix("#"))
+    command = find_launch(load(URL, file)).argv[-1].replace("exec python3 train.py", "printf '<%s>'")
+    for checkpoint, words in {"": "", "/a b/step_7": "<--resume_from_checkpoint></a b/step_7>"}.items():
+        env = {**os.environ, "RELAY_OUTPUT_DIR": "/out", "RELAY_RESUME_FROM": checkpoint}
+        done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout == "<--output_dir></out>" + words
+
+
 def test_the_launcher_of_the_mode_is_found_or_missed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_launch(load({**URL, "SLIME_RL_CMD": "python3 rl.py | tee x", "MODE": "rl"})).argv == (
         "bash", "-c", "python3 rl.py | tee x",

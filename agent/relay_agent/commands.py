@@ -17,7 +17,7 @@ Set in the environment, or in run.yaml (environment wins):
   WORKER_ID             a name for this pod, in lists and history (HOSTNAME)
   RELAY_L1_ROOT         where the volume is mounted (/mnt/relay)
   RELAY_RUN_CONFIG      path of run.yaml; run.example.yaml explains every key
-  SLIME_SFT_CMD         a trainer of your own instead of launchers/launch_sft.sh
+  TRAIN_CMD             a trainer of your own (SLIME_SFT_CMD, SLIME_RL_CMD: of one mode)
 \b
 Exit codes:
   the trainer's own code, 128 + n when signal n ended it, and

@@ -47,6 +47,7 @@ class Settings(Struct, frozen=True):
     hf_token: str
     slime_sft_cmd: str
     slime_rl_cmd: str
+    train_cmd: str
     settle_seconds: float
     complete_marker: Literal["auto", "always", "never"]
     stop_grace: float
@@ -190,6 +191,7 @@ KEYS = (
     Key("RELAY_L1_ROOT", _path, Path("/mnt/relay"), "where the volume is mounted"),
     Key("SLIME_SFT_CMD", _text, "", "shell command instead of launchers/launch_sft.sh"),
     Key("SLIME_RL_CMD", _text, "", "shell command instead of launchers/launch_rl.sh"),
+    Key("TRAIN_CMD", _text, "", "shell command of any trainer, whatever the mode; SLIME_*_CMD count before it"),
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key(

@@ -19,7 +19,7 @@ from relaytui.wire.messages import RunConfig
 
 # Ours, and none of a trainer's business: secrets, where the commander is, and how this agent is set up.
 _WITHHELD = re.compile(
-    r"(?:RELAY_SHARED_SECRET|RELAY_TOKEN|RELAY_RUN_CONFIG|RELAY_AGENT_STATE|COMMANDER_\w+|SLIME_\w+_CMD)\Z"
+    r"(?:RELAY_SHARED_SECRET|RELAY_TOKEN|RELAY_RUN_CONFIG|RELAY_AGENT_STATE|COMMANDER_\w+|SLIME_\w+_CMD|TRAIN_CMD)\Z"
 )
 
 MAX_COMMAND = (128 << 10) - 1
@@ -51,18 +51,18 @@ def launcher_folders() -> list[Path]:
 
 def find_launch(settings: Settings) -> Launch:
     """The command for the run's mode; RelayError (exit 2) where it cannot be started."""
-    name = f"launch_{settings.mode}.sh"
+    name, of_mode = f"launch_{settings.mode}.sh", f"SLIME_{settings.mode.upper()}_CMD"
     command = settings.slime_sft_cmd if settings.mode == "sft" else settings.slime_rl_cmd
-    if command:
+    named = of_mode if command else "TRAIN_CMD"
+    if command := command or settings.train_cmd:
         if len(os.fsencode(command)) > MAX_COMMAND:
             raise RelayError(
                 "command_too_long",
-                f"SLIME_{settings.mode.upper()}_CMD is {len(os.fsencode(command))} bytes long,"
-                f" and the system takes {MAX_COMMAND}",
-                f"put it into a script, and set SLIME_{settings.mode.upper()}_CMD to that",
+                f"{named} is {len(os.fsencode(command))} bytes long, and the system takes {MAX_COMMAND}",
+                f"put it into a script, and set {named} to that",
                 exit_code=Exit.USAGE,
             )
-        return Launch(("bash", "-c", command), f"SLIME_{settings.mode.upper()}_CMD")
+        return Launch(("bash", "-c", command), named)
     for folder in launcher_folders():
         path = folder / name
         if not path.exists():
@@ -71,14 +71,14 @@ def find_launch(settings: Settings) -> Launch:
             raise RelayError(
                 "launcher_not_executable",
                 f"the launcher {path} is not an executable file",
-                f"chmod +x it, or set SLIME_{settings.mode.upper()}_CMD to a command of your own",
+                "chmod +x it, or set TRAIN_CMD to a command of your own",
                 exit_code=Exit.USAGE,
             )
         return Launch((str(path),), name)
     raise RelayError(
         "launcher_missing",
         f"there is no launcher {name} in {' or '.join(map(str, launcher_folders()))}",
-        f"install the relay-tui package anew, or set SLIME_{settings.mode.upper()}_CMD to a command of your own",
+        "install the relay-tui package anew, or set TRAIN_CMD to a command of your own",
         exit_code=Exit.USAGE,
     )
 
