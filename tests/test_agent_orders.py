@@ -277,6 +277,7 @@ def test_from_the_shell(rig: Rig) -> None:
 
 def test_the_weightiest_reason_counts() -> None:
     outcomes = {
+        Why.AGAIN: Outcome.CRASHED,
         Why.CHANGED: Outcome.DRAINED,
         Why.SIGNAL: Outcome.PREEMPTED,
         Why.CUT_OFF: Outcome.PREEMPTED,

@@ -29,6 +29,7 @@ from relaytui.wire.reports import Ended, Started
 from relaytui.wire.status import ACTIVE, ENDED, OrderKind, Outcome, RunStatus
 
 LENGTH = 300.0
+ENDINGS = (Outcome.PREEMPTED, Outcome.DRAINED, Outcome.SUPERSEDED, Outcome.CRASHED)
 
 
 def test_the_table_knows_every_cause_and_every_outcome() -> None:
@@ -200,9 +201,7 @@ class World:
         if not self.epochs:
             return
         epoch = self.dice.choice(self.epochs[-2:])
-        self.tell(
-            epoch, Ended(t=0.0, outcome=self.dice.choice([Outcome.PREEMPTED, Outcome.DRAINED, Outcome.SUPERSEDED]))
-        )
+        self.tell(epoch, Ended(t=0.0, outcome=self.dice.choice(ENDINGS)))
         self.holders[epoch]["stopped"] = True
 
     def force(self) -> None:

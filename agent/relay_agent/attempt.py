@@ -7,9 +7,7 @@ import contextlib
 import math
 import os
 import random
-import secrets
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
 from relay_agent.follow import Follower
 from relay_agent.guardian import EARLY
+from relay_agent.holding import Holding
 from relay_agent.journal import Journal
-from relay_agent.lease import Lease
 from relay_agent.link import Link
 from relay_agent.orders import Orders
 from relay_agent.pod import VERSION, Note, Pod, start_of
@@ -28,10 +26,9 @@ from relay_agent.process import say
 from relay_agent.progress import Progress
 from relay_agent.publisher import Publisher
 from relay_agent.rejoin import Rejoining, replay
-from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
-from relay_agent.takeover import Act, Found
+from relay_agent.takeover import Act
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
 from relay_agent.trainer import Launch, refuse_too_large, trainer_environment
@@ -40,7 +37,7 @@ from relay_agent.volume import Claim, RunFolder, claim, highest_claim
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
-from relaytui.wire.messages import CheckpointRef, Order, Refused, RunConfig
+from relaytui.wire.messages import Order, Refused
 from relaytui.wire.status import Outcome
 from relaytui.wire.text import clean
 
@@ -52,31 +49,6 @@ ENDINGS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
 """After any other the run goes on elsewhere."""
 VOLUME_ANSWERS = 5.0
 """Seconds to wait for the volume's word on who holds the run, where it decides only what a file for people says."""
-
-
-@dataclass(frozen=True)
-class Holding:
-    """What an attempt starts with. `found`: what an agent that is gone left of it on this pod."""
-
-    lease: Lease
-    config: RunConfig
-    newest: CheckpointRef | None
-    spool: Spool
-    guard: str
-    found: Found | None = None
-    same: bool = True
-    """Whether that was configured as we are."""
-
-    @classmethod
-    def new(cls, lease: Lease, config: RunConfig, newest: CheckpointRef | None, pod: Pod) -> Holding:
-        """Of a grant. Without a disk for it the spool is in memory, and nobody can take the attempt over."""
-        folder: Path | None = None
-        try:
-            folder = pod.make_folder(lease.run_id, lease.epoch)
-        except OSError as error:
-            say(f"{pod.root} cannot be used: {error.strerror or error}; reports wait in memory only")
-        spool = Spool(lease.run_id, lease.epoch, lease.token, folder, trouble=say)
-        return cls(lease, config, newest, spool, pod.mark(lease.run_id, lease.epoch) + secrets.token_hex(8))
 
 
 class Attempt:
@@ -103,6 +75,7 @@ class Attempt:
         self._stop = stop
         self._clock = clock
         self._ended = False
+        self._retried = False
         self._tasks: list[asyncio.Task[None]] = []
         self.epoch = holding.lease.epoch
         self.journal = Journal(folder, settings.worker_id, clock)
@@ -117,6 +90,8 @@ class Attempt:
     @property
     def again(self) -> bool:
         """Once it has ended: whether the run is to be acquired anew at once."""
+        if self._retried and self._stop.why in (None, Why.AGAIN):
+            return True
         return self._rejoining is not None and self._rejoining.again
 
     # -- the story -----------------------------------------------------------------------------------------------
@@ -137,7 +112,8 @@ class Attempt:
                 refused = error
             else:
                 await self._end(verdict)
-                return verdict.exit_code
+                stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
+                return 128 + self._stop.signal if stopped else verdict.exit_code
             self.tell.event("attempt.refused", str(refused))
             await self._end(never_started(refused, self._stop))
             raise refused
@@ -163,7 +139,7 @@ class Attempt:
     async def _train(self) -> Verdict:
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
-            self._launch.name, self.tenure, self.tell, self._stop,
+            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy,
         )  # fmt: skip
         try:
             resume = await beginning.resume()
@@ -292,6 +268,7 @@ class Attempt:
         status = verdict.outcome.upper() if verdict.outcome in ENDINGS else "PREEMPTED"
         self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
         self._ended = True
+        self._retried = verdict.outcome is Outcome.CRASHED
         await self._state(status, verdict.exit_code)
         say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
         if not await self._last_word():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import takewhile
 
+from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
 from relay_agent.checkpoints.salvage import Salvage
@@ -16,11 +18,12 @@ from relay_agent.tenure import Tenure
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import CheckpointRef
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 
 class Beginning:
-    """`newest`: of the checkpoints that the commander knows."""
+    """`newest`: of the checkpoints that the commander knows. `healthy`: go back to the last one saved while the loss was
+    finite; the claim that names it takes later ones off the line, where they stay."""
 
     def __init__(
         self,
@@ -32,7 +35,9 @@ class Beginning:
         tenure: Tenure,
         tell: Teller,
         stop: Stop,
+        healthy: bool = False,
     ) -> None:
+        self._healthy = healthy
         self._settings = settings
         self._folder = folder
         self._newest = newest
@@ -49,7 +54,9 @@ class Beginning:
         """What to resume from, said aloud. RelayError where checkpoints are missing or damaged and nobody said what to
         do then: a run that has saved does not quietly go back further than it must, least of all to the beginning.
         Cancelled where somebody has no time for it."""
-        resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=self._stop.unless_asked)
+        resume = await self._choose()
+        if self._anew:
+            return None
         left = await asyncio.to_thread(remains, self._folder)
         newest = self._newest.name if self._newest is not None and not self._is_behind(resume) else None
         lost = ""
@@ -79,6 +86,25 @@ class Beginning:
             )
         return resume
 
+    async def _choose(self) -> Resume | None:
+        check = self._stop.unless_asked
+        if not self._healthy:
+            return await asyncio.to_thread(choose, self._folder, self._passed_over, check=check)
+        resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=check, healthy=True)
+        order = await asyncio.to_thread(survey, self._folder)
+        ahead = list(takewhile(lambda sealed: resume is None or sealed.name != resume.name, order.line))
+        if resume is None and ahead:
+            self._anew = ": none of its checkpoints was saved while the loss was finite"
+        if ahead:
+            counts = counted(len(ahead), "later checkpoint stays", "later checkpoints stay")
+            back = f"to {resume.name}, the last one saved while the loss was finite" if resume else "to the beginning"
+            words = f"back {back}: {counts} in ckpt and out of the line, the newest is {ahead[0].name}"
+            self._tell.event(
+                "resume.rolled_back", words, {"name": resume.name if resume else "", "from": ahead[0].name}
+            )
+            say(words)
+        return resume
+
     async def salvage(self, resume: Resume | None) -> Resume | None:
         """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud.
         RelayError where the volume is too full for the newest of it and nobody said what to do then."""
@@ -88,7 +114,7 @@ class Beginning:
             lease.epoch,
             lambda: self._tenure.held and highest_claim(self._folder) <= lease.epoch,
             self._keep,
-            accept=not self._anew,
+            accept=not (self._anew or self._healthy),
             mode=self._settings.mode,
             trainer=self._trainer,
             check=self._stop.unless_asked,

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import relaytui
 from relay_agent.acquire import Grant, acquire
-from relay_agent.attempt import Attempt, Holding
+from relay_agent.attempt import Attempt
 from relay_agent.config import Settings
 from relay_agent.contact import Contact
+from relay_agent.holding import Holding
 from relay_agent.lease import Lease
 from relay_agent.link import Link
 from relay_agent.pod import Pod
@@ -67,23 +68,25 @@ class Runner:
         link = self._connect()
         if first:
             link.backlog = await asyncio.to_thread(backlog, self._pod, settings.run_id, found)
+        link.persists = found is not None
         side = [asyncio.create_task(link.run(), name="link"), asyncio.create_task(link.sync(), name="sync")]
         try:
+            again, healthy = True, False
             if found is not None:
-                code, again = await self._go_on(found, folder, launch, link)
-                if not again:
-                    return code
-            grant = await self._unless_stopped(
-                asyncio.create_task(
-                    acquire(link, settings, folder, launch.digest, self._clock, say, self._rng), name="acquire"
-                ),
-                side[0],
-            )
-            if grant is None:
-                say("stopped while waiting for the lease")
-                return 128 + self._stop.signal
-            holding = Holding.new(grant.lease, grant.answer.config, grant.answer.newest, self._pod)
-            return await self._attempted(holding, folder, launch, link)
+                code, again, healthy = await self._go_on(found, folder, launch, link)
+            while again:
+                grant = await self._unless_stopped(
+                    asyncio.create_task(
+                        acquire(link, settings, folder, launch.digest, self._clock, say, self._rng), name="acquire"
+                    ),
+                    side[0],
+                )
+                if grant is None:
+                    say("stopped while waiting for the lease")
+                    return 128 + self._stop.signal
+                holding = Holding.new(grant.lease, grant.answer.config, grant.answer.newest, self._pod, healthy)
+                code, again, healthy = await self._attempted(holding, folder, launch, link)
+            return code
         finally:
             for task in side:
                 task.cancel()
@@ -91,8 +94,8 @@ class Runner:
                 with contextlib.suppress(asyncio.CancelledError, RelayError):
                     await task
 
-    async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool]:
-        """Take over what an earlier agent left; the exit code, and whether the run is to be acquired anew."""
+    async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool, bool]:
+        """Take over what an earlier agent left; as `_attempted` answers."""
         note = found.note
         volume = folder
         if note.volume != str(folder.root.absolute()):  # it goes on where it began
@@ -104,26 +107,30 @@ class Runner:
         await asyncio.to_thread(spool.load)
         spool.rewind()  # the link may be up already: it asks first how far the commander is
         holding = Holding(lease, note.config, None, spool, note.guard, found, same)
-        code = await self._attempted(holding, volume, launch, link)
-        assert self._attempt is not None
-        again = self._attempt.again
-        if again:
-            if not spool.empty:
-                link.backlog.append(spool)
-            link.spool, link.lost = None, False
-            self._attempt = None
-            self._stop = Stop()
-        return code, again
+        return await self._attempted(holding, volume, launch, link)
 
-    async def _attempted(self, holding: Holding, folder: RunFolder, launch: Launch, link: Link) -> int:
-        self._attempt = Attempt(
+    async def _attempted(
+        self, holding: Holding, folder: RunFolder, launch: Launch, link: Link
+    ) -> tuple[int, bool, bool]:
+        """The exit code, whether the run is to be acquired anew, and whether it goes back to a healthy checkpoint."""
+        link.persists = True
+        self._attempt = attempt = Attempt(
             self._settings, folder, launch, holding, self._incarnation, self._pod, link, self._stop, self._clock,
             self._rng,
         )  # fmt: skip
         for order in self._early:
             self._attempt.order(order)
         self._early.clear()
-        return await self._attempt.run()
+        code = await attempt.run()
+        if not attempt.again:
+            return code, False, False
+        healthy = self._stop.healthy
+        if not holding.spool.empty:
+            link.backlog.append(holding.spool)
+        link.spool, link.lost, link.persists = None, False, False
+        self._attempt = None
+        self._stop = Stop()
+        return code, True, healthy
 
     async def _unless_stopped(self, acquiring: asyncio.Task[Grant], linking: asyncio.Task[None]) -> Grant | None:
         """The grant; None where the pod was told to stop first. RelayError where it will never come."""

@@ -12,12 +12,13 @@ from relay_agent.checkpoints.tree import Cancelled
 class Why(IntEnum):
     """The higher one counts where there are several."""
 
-    CHANGED = 1  # its command was changed: save, release, and go on with the new one
-    SIGNAL = 2  # the pod is taken away: save, publish, say so
-    CUT_OFF = 3  # no commander for longer than the lease, and the run is not to go on without one
-    DRAIN = 4  # an operator wants it saved and released
-    CANCEL = 5  # an operator wants it saved and never trained again
-    LOST = 6  # another epoch took over: stop, publish nothing
+    AGAIN = 1  # it hangs, or trains into nothing: save, release, and go on from a checkpoint
+    CHANGED = 2  # its command was changed: save, release, and go on with the new one
+    SIGNAL = 3  # the pod is taken away: save, publish, say so
+    CUT_OFF = 4  # no commander for longer than the lease, and the run is not to go on without one
+    DRAIN = 5  # an operator wants it saved and released
+    CANCEL = 6  # an operator wants it saved and never trained again
+    LOST = 7  # another epoch took over: stop, publish nothing
 
 
 class Stop:
@@ -27,6 +28,10 @@ class Stop:
         self.why: Why | None = None
         self.message = ""
         self.signal = 0
+        self.ending = ""
+        """Of `Why.AGAIN`: the name of what is wrong with the trainer (`endings`)."""
+        self.healthy = False
+        """Of `Why.AGAIN`: it goes on from the last checkpoint saved while the loss was finite."""
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
         """A second signal came: nothing is waited for any more."""
@@ -43,6 +48,14 @@ class Stop:
         self.asked.set()
         if self._listener is not None:
             self._listener(again)
+
+    def again(self, message: str, ending: str, *, healthy: bool = False) -> None:
+        """The trainer is stopped as on a drain, so that it may save, and the same agent takes the run up anew, as far
+        as the retry policy lets it. `healthy`: from the last checkpoint saved while the loss was finite; later ones
+        stay where they are, off the line."""
+        if self.why is None:
+            self.ending, self.healthy = ending, healthy
+        self.ask(Why.AGAIN, message)
 
     def listen(self, listener: Callable[[bool], None]) -> None:
         """`listener(at_once)` stops the trainer."""
@@ -63,7 +76,7 @@ class Stop:
     @property
     def patient(self) -> bool:
         """Whether there is time left: a pod that is taken away has none, and what is lost is worth none."""
-        return self.why in (None, Why.CHANGED, Why.DRAIN, Why.CANCEL)
+        return self.why in (None, Why.AGAIN, Why.CHANGED, Why.DRAIN, Why.CANCEL)
 
     @property
     def lost(self) -> bool:

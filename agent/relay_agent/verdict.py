@@ -109,6 +109,7 @@ def _stopped(stop: Stop) -> Outcome:
 
 
 _OUTCOMES = {
+    Why.AGAIN: Outcome.CRASHED,
     Why.LOST: Outcome.SUPERSEDED,
     Why.CANCEL: Outcome.CANCELLED,
     Why.DRAIN: Outcome.DRAINED,

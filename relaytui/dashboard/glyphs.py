@@ -32,6 +32,7 @@ _OUTCOME = {
     Outcome.DRAINED: ("◑", "muted"),
     Outcome.CANCELLED: ("⊘", "state-cancelled"),
     Outcome.SUPERSEDED: ("»", "muted"),
+    Outcome.CRASHED: ("↻", "state-failed"),
     Outcome.LOST: ("?", "state-lost"),
 }
 _LINK = {

@@ -47,6 +47,7 @@ class Outcome(StrEnum):
     DRAINED = "drained"  # saved and released on an operator's word
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"  # another epoch took over
+    CRASHED = "crashed"  # it failed, or was stopped as it hung, and is tried again: the run goes back to queued
     LOST = "lost"  # only the commander says this: the lease ran out in silence
 
 

@@ -28,7 +28,7 @@ from relaytui.wire.proof import derived_token
 STEP = 2.0
 """Seconds of the clock between two sweeps: as late as one may come and still count as awake."""
 CALLS_A_STEP = 100
-ENDINGS = (*("preempted", "drained", "superseded") * 5, "completed", "failed", "cancelled")
+ENDINGS = (*("preempted", "drained", "superseded", "crashed") * 5, "completed", "failed", "cancelled")
 
 
 class History:

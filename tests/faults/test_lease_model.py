@@ -47,7 +47,7 @@ BACK = st.sampled_from([0, 0, 0, 1, 2])
 AGENTS = st.sampled_from(["one", "two", "three"])
 RIGHT = st.sampled_from([True, True, False])
 """Whether the operator saw the run as it is."""
-OUTCOMES = st.sampled_from([Outcome.PREEMPTED, Outcome.DRAINED, Outcome.COMPLETED, Outcome.FAILED])
+OUTCOMES = st.sampled_from([Outcome.PREEMPTED, Outcome.DRAINED, Outcome.COMPLETED, Outcome.FAILED, Outcome.CRASHED])
 
 
 class NoThread:

@@ -35,9 +35,17 @@ def _silent(name: str, reason: str) -> None:
 
 
 def choose(
-    run: RunFolder, on_bad: Callable[[str, str], None] = _silent, disk: Disk = SYSTEM, check: Check = never
+    run: RunFolder,
+    on_bad: Callable[[str, str], None] = _silent,
+    disk: Disk = SYSTEM,
+    check: Check = never,
+    *,
+    healthy: bool = False,
 ) -> Resume | None:
     """The newest whole checkpoint of the line, every byte of it read; None where no whole one is left. Blocking.
+
+    `healthy`: only of those saved while the loss was finite. The claim that names one as its base takes those after it
+    off the line, where they stay.
 
     For the holder of the lease only, before it claims its epoch with the answer as base: torn ones that stand in the
     way are moved to `ckpt/.bad`. `on_bad` hears of each (name, reason), also when None is answered. OSError where none
@@ -62,6 +70,8 @@ def choose(
         pass_over(name, torn)
     for on_line, candidates in ((True, order.line), (False, order.orphans)):
         for sealed in candidates:
+            if healthy and not (on_line and sealed.manifest.healthy):
+                continue
             try:
                 manifest = verify(sealed.path, run.run_id, check)
             except Torn as torn:

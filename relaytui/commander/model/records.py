@@ -42,9 +42,13 @@ class Attempt(Struct, frozen=True):
         return max(told, said) if over and said is not None else told
 
 
+TRIED_AGAIN = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.CRASHED})
+"""Outcomes after which a run goes on although nobody asked for it."""
+
+
 def is_stuck(tries: Sequence[Attempt]) -> bool:
-    """Whether these attempts in a row, all lost or preempted, brought no new checkpoint and no further step."""
-    if not tries or any(attempt.outcome not in (Outcome.LOST, Outcome.PREEMPTED) for attempt in tries):
+    """Whether these attempts in a row, all of `TRIED_AGAIN`, brought no new checkpoint and no further step."""
+    if not tries or any(attempt.outcome not in TRIED_AGAIN for attempt in tries):
         return False
     started = [attempt for attempt in tries if attempt.last_step or attempt.started_from]
     return not started or max(each.last_step for each in started) <= min(each.started_step for each in started)

@@ -46,6 +46,7 @@ class Cause(StrEnum):
     PREEMPTED = "preempted"
     DRAINED = "drained"
     SUPERSEDED = "superseded"
+    CRASHED = "crashed"  # and is tried again
     EXPIRED = "expired"
     REVIVED = "revived"
     FORCED = "forced"
@@ -78,6 +79,7 @@ RULES: dict[Cause, Rule] = {
     Cause.PREEMPTED: Rule(ACTIVE, RunStatus.QUEUED, RunStatus.PREEMPTED),
     Cause.DRAINED: Rule(ACTIVE, RunStatus.QUEUED),
     Cause.SUPERSEDED: Rule(ACTIVE, RunStatus.QUEUED),
+    Cause.CRASHED: Rule(ACTIVE, RunStatus.QUEUED),
     Cause.EXPIRED: Rule(ACTIVE, RunStatus.QUEUED, RunStatus.LOST),
     Cause.REVIVED: Rule(_QUEUED, RunStatus.RUNNING),
     Cause.FORCED: Rule(ACTIVE | _QUEUED, RunStatus.QUEUED),
@@ -91,6 +93,7 @@ CAUSE_OF: dict[Outcome, Cause] = {
     Outcome.PREEMPTED: Cause.PREEMPTED,
     Outcome.DRAINED: Cause.DRAINED,
     Outcome.SUPERSEDED: Cause.SUPERSEDED,
+    Outcome.CRASHED: Cause.CRASHED,
     Outcome.LOST: Cause.EXPIRED,
 }
 
