@@ -1,0 +1,73 @@
+"""One file that holds all, as nanoGPT and many a loop of one's own write it: `ckpt.pt`, again and again under one name.
+
+The step is in the file (`iter_num` of nanoGPT) or its name. Such a trainer resumes from the folder that it saves to, so
+the file is put there before it starts.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickletools
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass
+
+from relay_agent.checkpoints.adapters.base import DEPTHS, Adapter, Candidate, Plan, Put, Saved
+from relay_agent.checkpoints.adapters.view import View
+from relay_agent.checkpoints.disk import open_file
+
+COUNTERS = ("iter_num", "global_step", "step", "steps", "iteration", "iter", "it", "epoch")
+"""Keys that hold the step, the most telling first."""
+MAX_PICKLE = 4 << 20
+"""Bytes of the outline of a checkpoint that are read for its step: the tensors themselves lie beside it."""
+
+
+def counters(view: View, path: str) -> dict[str, int]:
+    """Whole numbers that stand under one of COUNTERS at any depth of what torch.save wrote, outermost first. Nothing is
+    unpickled: the opcodes are read, not run."""
+    found: dict[str, int] = {}
+    with (
+        suppress(OSError, ValueError, KeyError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile),
+        os.fdopen(open_file(view.root, path), "rb") as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        name = next(name for name in (*archive.namelist(), "data.pkl") if name.rpartition("/")[2] == "data.pkl")
+        with archive.open(name) as member:
+            outline = member.read(MAX_PICKLE)
+        key = ""
+        for opcode, argument, _ in pickletools.genops(io.BytesIO(outline)):
+            if opcode.name in ("MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "FRAME", "PROTO"):
+                continue
+            if key and isinstance(argument, int) and opcode.name in ("BININT", "BININT1", "BININT2", "LONG1", "INT"):
+                found.setdefault(key, int(argument))
+            key = argument if isinstance(argument, str) and argument in COUNTERS else ""
+    return found
+
+
+@dataclass(frozen=True)
+class SingleFile(Adapter):
+    def step(self, view: View, candidate: Candidate) -> int | None:
+        if candidate.step is not None:
+            return candidate.step
+        found = counters(view, candidate.path)
+        return next((found[key] for key in COUNTERS if found.get(key, -1) >= 0), None)
+
+    def plan(self, saved: Saved) -> Plan:
+        path = saved.files[0] if saved.files else ""
+        return Plan(
+            path=f"{{ckpt}}/{path}",
+            args=self.resume.args,
+            seeds=tuple(Put(each, each) for each in saved.files),
+        )
+
+
+ADAPTER = SingleFile(
+    "single_file",
+    r"(?:ckpt|checkpoint|snapshot|state|latest|last)(?:[-_](?:iter|step)?[-_=]?(?P<step>[0-9]{1,15}))?\.(?:pt|pth|tar|bin)",
+    places=DEPTHS[:3],
+    is_file=True,
+    end_tells=True,
+    in_place=True,
+    resume=Plan(args=("--init_from=resume",)),
+)

@@ -1,0 +1,153 @@
+"""What an adapter may see of the trainer's folder: names, sizes and small files, and nothing through a link.
+
+Each look makes a new one. It lists a folder once however many adapters ask, reads no more than it must, and answers
+"nothing there" to all that vanished, cannot be read or is no plain file or folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from relay_agent.checkpoints.disk import folder, open_file, read_file
+
+MAX_NAMES = 100_000
+"""Of one folder. What lies there beyond them is not seen: a folder of checkpoints has tens."""
+MAX_PLACES = 64
+"""Folders in which one look searches for checkpoints."""
+MAX_TEXT = 8 << 20
+_ZIP_END = 22
+
+
+class Entry(NamedTuple):
+    name: str
+    is_folder: bool  # otherwise a plain file; links, FIFOs and devices are not shown
+
+
+class View:
+    """`root`: the trainer's folder, open. All paths are relative to it, `/` between parts, "" for itself. Blocking."""
+
+    def __init__(self, root: int, is_checkpoint: Callable[[str], bool] = lambda name: False) -> None:
+        self.root = root
+        self._is_checkpoint = is_checkpoint
+        self._listed: dict[str, dict[str, Entry]] = {}
+
+    def entries(self, path: str = "") -> dict[str, Entry]:
+        """What lies in a folder, by name; nothing where there is no such folder."""
+        if path not in self._listed:
+            self._listed[path] = self._list(path)
+        return self._listed[path]
+
+    def names(self, path: str = "") -> list[str]:
+        """Of what lies in a folder, sorted."""
+        return sorted(self.entries(path))
+
+    def has(self, path: str) -> bool:
+        """A plain file or a real folder."""
+        parent, _, name = path.rpartition("/")
+        return name in self.entries(parent)
+
+    def matching(self, path: str, pattern: str) -> list[str]:
+        """Names in a folder by a pattern of the shell, sorted."""
+        return [name for name in self.names(path) if fnmatchcase(name, pattern)]
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """Of a plain file or a real folder; it may be another by the time that it is opened."""
+        parent, _, name = path.rpartition("/")
+        with suppress(OSError, ValueError), self._open(parent) as fd:
+            found = os.stat(name or ".", dir_fd=fd, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                return found
+        return None
+
+    def read(self, path: str, limit: int = MAX_TEXT) -> bytes | None:
+        """All of a small plain file; None where there is none or it is longer than `limit` bytes."""
+        with suppress(OSError, ValueError):
+            return read_file(self.root, path, limit)
+        return None
+
+    def text(self, path: str, limit: int = 4096) -> str:
+        """Of a file of a line or two, stripped; "" where there is none."""
+        return (self.read(path, limit) or b"").decode(errors="replace").strip("\0 \t\r\n")
+
+    def number(self, path: str) -> int | None:
+        """The whole number that a tracker file holds; None where it holds something else."""
+        word = self.text(path, 64)
+        return int(word) if word.isascii() and word.isdigit() else None
+
+    def is_whole_zip(self, path: str) -> bool:
+        """Whether a file begins as a zip archive and ends as one: its end is written last."""
+        with suppress(OSError, ValueError), os.fdopen(open_file(self.root, path), "rb", buffering=0) as file:
+            if file.read(4) != b"PK\x03\x04":
+                return False
+            file.seek(-_ZIP_END, os.SEEK_END)
+            return file.read(4) == b"PK\x05\x06"
+        return False
+
+    def json(self, path: str, limit: int = MAX_TEXT) -> object:
+        """None where it is not there, or not (yet) JSON. NaN and Infinity are taken, as trainers write them."""
+        with suppress(ValueError, RecursionError):
+            return json.loads(self.read(path, limit) or b"")
+        return None
+
+    def places(self, patterns: tuple[str, ...]) -> Iterator[str]:
+        """Folders by patterns such as "", "*" or "*/checkpoints", in that order. A `*` never goes into what looks like
+        a checkpoint or is hidden: the outermost one counts."""
+        found = (place for pattern in patterns for place in self._places("", pattern))
+        yield from dict.fromkeys(itertools.islice(found, MAX_PLACES))
+
+    def _places(self, at: str, pattern: str) -> Iterator[str]:
+        if not pattern:
+            yield at
+            return
+        first, _, rest = pattern.partition("/")
+        for name in self.matching(at, first):
+            hidden = name.startswith(".") or name == "__pycache__"
+            if not self.entries(at)[name].is_folder or hidden or ("*" in first and self._is_checkpoint(name)):
+                continue
+            yield from self._places(f"{at}/{name}" if at else name, rest)
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[int]:
+        fd = os.dup(self.root)
+        try:
+            for part in filter(None, path.split("/")):
+                with folder(part, dir_fd=fd) as below:
+                    os.dup2(below, fd, inheritable=False)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _list(self, path: str) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        with suppress(OSError, ValueError), self._open(path) as fd, os.scandir(fd) as entries:
+            for entry in itertools.islice(entries, MAX_NAMES):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if (is_folder or entry.is_file(follow_symlinks=False)) and _is_text(entry.name):
+                    found[entry.name] = Entry(entry.name, is_folder)
+        return found
+
+
+@contextmanager
+def view_of(path: Path, is_checkpoint: Callable[[str], bool] = lambda name: False) -> Iterator[View]:
+    """OSError where there is no such folder. It may be reached through a link: an operator may have named it so."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield View(fd, is_checkpoint)
+    finally:
+        os.close(fd)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
