@@ -151,6 +151,33 @@ class Sessions:
         yield self.sockets[-1]
 
 
+async def test_a_commander_that_ends_before_it_said_a_word_is_asked_again() -> None:
+    """It was killed just then. That says nothing about the protocol it speaks."""
+
+    class Killed(Sessions):
+        @asynccontextmanager
+        async def connect(self, heartbeat: float) -> AsyncIterator[Socket]:
+            async with super().connect(heartbeat) as socket:
+                if len(self.sockets) == 1:
+                    socket.cut()
+                yield socket
+
+    sessions, said = Killed(), list[str]()
+    link = Link(
+        cast(Contact, sessions), Hello(PROTOCOL, "w", "i"), ManualClock(), said.append,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    running = asyncio.create_task(link.run())
+    try:
+        await until(lambda: link.connected or running.done())
+        assert link.connected, running
+        assert len(sessions.sockets) == 2
+        assert "closed the connection" in said[0]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_lease_is_renewed_at_once_in_every_new_session() -> None:
     """A commander that was started again need not wait for L/10 to hear of it; in the same session it comes as ever."""
     clock, sessions = ManualClock(), Sessions()

@@ -256,6 +256,8 @@ class Link:
         async with self._contact.connect(HEARTBEAT) as socket:
             await socket.send_frame(encode(self._hello), _text())
             first = await self._receive(socket, 15)
+            if first is None:
+                return
             if isinstance(first, Problem):
                 raise _told(first)
             if not isinstance(first, Welcome) or first.protocol != PROTOCOL:
