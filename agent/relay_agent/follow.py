@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from relay_agent.health import Health
 from relay_agent.output import Lines, Piece
 from relay_agent.progress import Progress
 from relay_agent.spool import Mark
+from relay_agent.watchdog.diverging import Bad, LossTrend
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import pack_all
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 
 LINES_A_REPORT = 500
 CHARACTERS_A_REPORT = 64 << 10
+RECENT = 16
+"""Lines."""
 
 
 class Follower:
@@ -33,10 +37,15 @@ class Follower:
         """The last thing the trainer said, for the post-mortem."""
         self.loss: float | None = None
         self.health = Health()
+        self.trend = LossTrend()
+        self.recent: deque[str] = deque(maxlen=RECENT)
+        """The last lines that were shown, for whoever takes them out."""
         self.on_first_step: Callable[[int, bool], None] | None = None
         """With the step, and whether it was told before."""
         self.on_nonfinite: Callable[[int], None] | None = None
         """Once for each stretch of steps whose loss is no number."""
+        self.on_bad: Callable[[Bad], None] | None = None
+        """Once the loss is bad, and stays so; `trend` says since when."""
         self._clock = clock
         self._hand_on = report
         self._note = note
@@ -46,6 +55,11 @@ class Follower:
         self._lines = Lines()
         self._n = 1
         self._read = ""
+
+    @property
+    def heard(self) -> int:
+        """Bytes that the trainer has printed, as far as they came here."""
+        return self._offset
 
     def feed(self, data: bytes) -> None:
         self._offset += len(data)
@@ -100,6 +114,7 @@ class Follower:
         for lines in _portions(shown):
             self._report(Log(wall, self._n, lines))
             self._n += len(lines)
+        self.recent.extend(shown[-RECENT:])
         self.last_line = next((text for text in reversed(shown) if text.strip()), self.last_line)
         for piece in pieces:
             if piece.text == self._read:  # the state of a bar that is now its line
@@ -114,6 +129,9 @@ class Follower:
             self.loss = sight.metrics.get("loss", self.loss)
             if self.health.see(sight.step, sight.metrics) and self.on_nonfinite is not None and not self._muted:
                 self.on_nonfinite(sight.step)
+            bad = self.trend.see(sight.step, sight.metrics)
+            if bad is not None and self.on_bad is not None and not self._muted:
+                self.on_bad(bad)
             rate = self.progress.rate
             self._report(
                 Step(
