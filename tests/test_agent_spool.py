@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -105,6 +106,43 @@ def test_a_frame_is_what_the_commander_expects(tmp_path: Path) -> None:
     assert spool.empty
     spool.delete()
     assert list(tmp_path.iterdir()) == []
+
+
+class Flushes(Disk):
+    """What of each file is on the plate: it is there after a power cut, and nothing else is sure to be."""
+
+    def __init__(self) -> None:
+        self.sure: dict[int, int] = {}
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        found = os.fstat(fd)
+        self.sure[found.st_ino] = found.st_size
+
+    def left_out(self, folder: Path) -> list[str]:
+        found = ((path.name, path.stat()) for path in sorted(folder.iterdir()))
+        return [name for name, stat in found if self.sure.get(stat.st_ino, 0) < stat.st_size]
+
+
+def test_a_moment_later_all_of_it_survives_a_power_cut(tmp_path: Path) -> None:
+    """The file that is written to, those that are full, and what an earlier agent had no time to flush."""
+    first, _ = lane(tmp_path, Stream.STATE)
+    for number in range(3):
+        first.append(Event(1.0, "kind", f"event {number}", {}))
+    first.close()
+
+    disk = Flushes()
+    queue, _ = lane(tmp_path, Stream.STATE, disk=disk)
+    assert disk.left_out(tmp_path)
+    queue.sync()
+    assert disk.left_out(tmp_path) == []
+    for number in range(3 * SEGMENT // 1000):
+        queue.append(Event(1.0, "kind", f"event {number} {'x' * 1000}", {}))
+    assert len(list(tmp_path.iterdir())) > 3
+    queue.take()  # what is sent gets another name
+    queue.take()
+    queue.sync()
+    assert disk.left_out(tmp_path) == []
 
 
 def test_what_was_not_acknowledged_goes_again(tmp_path: Path) -> None:

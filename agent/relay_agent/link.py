@@ -192,14 +192,14 @@ class Link:
         self._progress.set()
 
     async def sync(self) -> None:
-        """For ever: what is in the spool survives the end of this machine a moment later."""
+        """For ever: what is in a spool survives the end of this machine a moment later."""
         while True:
-            if self.spool is not None:
-                await asyncio.to_thread(self.spool.sync)
+            for spool in self._spools():
+                await asyncio.to_thread(spool.sync)
             await asyncio.sleep(SYNC_EVERY)
 
     def _spools(self) -> list[Spool]:
-        return [self.spool, *self.backlog] if self.spool is not None else self.backlog
+        return [self.spool, *self.backlog] if self.spool is not None else [*self.backlog]
 
     @staticmethod
     def _lanes(spool: Spool | None) -> tuple[Lane, ...]:

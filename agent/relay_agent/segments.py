@@ -127,8 +127,13 @@ class Folder:
         self._disk = disk
         self._fd = -1
         self._open: Segment | None = None  # that `_fd` writes to
-        self.dirty = False
-        """Whether something was written since the last `sync`."""
+        self._unsynced: dict[Segment, None] = {}
+        """What a power cut could still take, oldest first."""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to `sync`."""
+        return bool(self._unsynced)
 
     def load(self) -> list[Segment]:
         """What an earlier agent left, oldest first; what a later segment stands for is deleted. OSError."""
@@ -149,6 +154,7 @@ class Folder:
                 self.delete(segment)
             else:
                 kept.append(segment)
+        self._unsynced = dict.fromkeys(kept)  # who wrote it may have had no time for that
         return kept
 
     def append(self, segment: Segment, data: bytes) -> bool:
@@ -172,7 +178,7 @@ class Folder:
             except OSError:
                 self._cut(segment)
                 return False
-            self.dirty = True
+            self._unsynced[segment] = None
         segment.size += len(data)
         return True
 
@@ -238,6 +244,7 @@ class Folder:
                 self._move(segment, f"{segment.path.name}.damaged")
 
     def delete(self, segment: Segment) -> None:
+        self._unsynced.pop(segment, None)
         if self._open is segment:
             self.close()
         if segment.path is not None:
@@ -246,15 +253,14 @@ class Folder:
 
     def sync(self) -> None:
         """What was written survives a power cut. Blocking; may run in a thread beside `append`."""
-        self.dirty = False
-        if self._fd < 0:
-            return
-        with suppress(OSError):
-            fd = os.dup(self._fd)
-            try:
-                self._disk.fsync(fd)
-            finally:
-                os.close(fd)
+        for segment in list(self._unsynced):
+            self._unsynced.pop(segment, None)  # what is written meanwhile is for the next time
+            with suppress(OSError):
+                fd = _opened(segment)
+                try:
+                    self._disk.fsync(fd)
+                finally:
+                    os.close(fd)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -271,3 +277,16 @@ class Folder:
         span = f"-{segment.last_id:010d}" if segment.last_id != segment.id else ""
         numbered = f".s{first:016d}" if first is not None else ""
         return f"{self.stream}.{segment.id:010d}{span}{numbered}.log"
+
+
+def _opened(segment: Segment) -> int:
+    """Its file, which may be given another name just now. OSError."""
+    while True:
+        path = segment.path
+        if path is None:
+            raise FileNotFoundError
+        try:
+            return os.open(path, os.O_RDONLY | OURS)
+        except FileNotFoundError:
+            if segment.path == path:
+                raise
