@@ -211,8 +211,8 @@ class Link:
     # -- sessions ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Connect, serve, connect again, for ever. RelayError where we are refused before the first session, and nothing
-        goes on yet."""
+        """Connect, serve, connect again, for ever. RelayError where we are refused before the first session, while
+        nothing goes on yet."""
         tries = refused = 0
         since = self._clock.boot()
         while True:
