@@ -142,3 +142,10 @@ def test_a_counter_that_goes_back_while_it_is_bad() -> None:
     seen([9.0] * 30, trend, first=100)
     assert trend.since == 100
     assert not trend.healthy(100)
+
+
+def test_a_loss_that_is_known_to_be_no_number_though_it_shows_zero_or_nothing() -> None:
+    trend = LossTrend()
+    lines: list[dict[str, float]] = [{"loss": 0.0, "grad_norm": NAN}, {"lr": 1e-4}, {"loss": 0.0}]
+    assert [trend.see(step, metrics, sick=True) for step, metrics in enumerate(lines, 1)] == [None, None, Bad.NONFINITE]
+    assert trend.since == 1

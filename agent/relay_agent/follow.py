@@ -129,7 +129,7 @@ class Follower:
             self.loss = sight.metrics.get("loss", self.loss)
             if self.health.see(sight.step, sight.metrics) and self.on_nonfinite is not None and not self._muted:
                 self.on_nonfinite(sight.step)
-            bad = self.trend.see(sight.step, sight.metrics)
+            bad = self.trend.see(sight.step, sight.metrics, self.health.sick)
             if bad is not None and self.on_bad is not None and not self._muted:
                 self.on_bad(bad)
             rate = self.progress.rate

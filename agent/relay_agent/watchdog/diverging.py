@@ -76,17 +76,18 @@ class LossTrend:
         short for an alarm yet included: nobody knows what becomes of it."""
         return not any(first <= step and (end is None or step < end) for first, end in self._stretches)
 
-    def see(self, step: int, metrics: Mapping[str, float]) -> Bad | None:
-        """What begins to be wrong for good with this line."""
+    def see(self, step: int, metrics: Mapping[str, float], sick: bool = False) -> Bad | None:
+        """What begins to be wrong for good with this line. `sick`: it is known not to be finite, though the line may
+        not show it."""
         loss = metrics.get("loss")
         if len(metrics) != self._names:
             self._names = len(metrics)
             if not self._off and any(name.endswith(_REWARDED) for name in metrics):
                 self._turn_off()
+        if sick or (loss is not None and not math.isfinite(loss)):
+            return self._see_no_number(step)
         if loss is None:
             return None
-        if not math.isfinite(loss):
-            return self._see_no_number(step)
         self._nans = 0
         self.finite = True
         if self.bad is Bad.NONFINITE:
