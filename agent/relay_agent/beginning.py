@@ -8,6 +8,7 @@ from itertools import takewhile
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
+from relay_agent.checkpoints.rollback import spoilt_last
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
@@ -23,7 +24,8 @@ from relaytui.wire.text import clean, counted
 
 class Beginning:
     """`newest`: of the checkpoints that the commander knows. `healthy`: go back to the last one saved while the loss was
-    finite; the claim that names it takes later ones off the line, where they stay."""
+    well, as also where the attempt before left a note that it was not; the claim that names it takes later ones off the
+    line, where they stay."""
 
     def __init__(
         self,
@@ -88,16 +90,17 @@ class Beginning:
 
     async def _choose(self) -> Resume | None:
         check = self._stop.unless_asked
+        self._healthy = self._healthy or await asyncio.to_thread(spoilt_last, self._folder)
         if not self._healthy:
             return await asyncio.to_thread(choose, self._folder, self._passed_over, check=check)
         resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=check, healthy=True)
         order = await asyncio.to_thread(survey, self._folder)
         ahead = list(takewhile(lambda sealed: resume is None or sealed.name != resume.name, order.line))
-        if resume is None and ahead:
-            self._anew = ": none of its checkpoints was saved while the loss was finite"
+        if resume is None and ahead and not self._bad:
+            self._anew = ": none of its checkpoints was saved while the loss was well"
         if ahead:
             counts = counted(len(ahead), "later checkpoint stays", "later checkpoints stay")
-            back = f"to {resume.name}, the last one saved while the loss was finite" if resume else "to the beginning"
+            back = f"to {resume.name}, the last one saved while the loss was well" if resume else "to the beginning"
             words = f"back {back}: {counts} in ckpt and out of the line, the newest is {ahead[0].name}"
             self._tell.event(
                 "resume.rolled_back", words, {"name": resume.name if resume else "", "from": ahead[0].name}

@@ -14,6 +14,7 @@ from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.disk import SYSTEM, Disk, names
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import NAME, Torn, verify
+from relay_agent.checkpoints.rollback import is_beyond, notes
 from relay_agent.checkpoints.tree import Check, Unreadable, never
 from relay_agent.volume import RunFolder
 
@@ -44,14 +45,15 @@ def choose(
 ) -> Resume | None:
     """The newest whole checkpoint of the line, every byte of it read; None where no whole one is left. Blocking.
 
-    `healthy`: only of those saved while the loss was finite. The claim that names one as its base takes those after it
+    Never one saved where a note on the volume says that the loss was bad already (`rollback`).
+    `healthy`: only of those saved while it was well. The claim that names one as its base takes those after it
     off the line, where they stay.
 
     For the holder of the lease only, before it claims its epoch with the answer as base: torn ones that stand in the
     way are moved to `ckpt/.bad`. `on_bad` hears of each (name, reason), also when None is answered. OSError where none
     is left but some could not be read: a volume in trouble is no reason to start over.
     """
-    order = survey(run)
+    order, known = survey(run), notes(run)
     bad: list[tuple[str, str]] = []
     unreadable: list[str] = []
 
@@ -70,7 +72,7 @@ def choose(
         pass_over(name, torn)
     for on_line, candidates in ((True, order.line), (False, order.orphans)):
         for sealed in candidates:
-            if healthy and not (on_line and sealed.manifest.healthy):
+            if is_beyond(known, sealed.manifest) or (healthy and not (on_line and sealed.manifest.healthy)):
                 continue
             try:
                 manifest = verify(sealed.path, run.run_id, check)

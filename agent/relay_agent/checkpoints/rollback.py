@@ -17,7 +17,7 @@ from msgspec import Struct
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file, write_new
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Manifest
-from relay_agent.volume import RunFolder
+from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.ids import Count, Epoch, Id
 
 _NOTE = re.compile(r"([0-9]{8,16})\.rollback\Z")
@@ -37,9 +37,15 @@ class Rollback(Struct, frozen=True):
 
 
 def note(run: RunFolder, rollback: Rollback, disk: Disk = SYSTEM) -> None:
-    """Keep it; the first one of an epoch stays. OSError where the volume refuses. Blocking."""
-    with folder(run.claims) as fd, suppress(FileExistsError):
-        write_new(disk, f"{rollback.epoch:08d}.rollback", msgspec.json.encode(rollback) + b"\n", dir_fd=fd)
+    """Keep it; the first one of an epoch stays. For its holder only. OSError where the volume refuses. Blocking."""
+    if rollback.epoch in notes(run):
+        return
+    name = f"{rollback.epoch:08d}.rollback"
+    with folder(run.claims) as fd:
+        with suppress(FileNotFoundError):
+            disk.unlink(f".{name}.tmp", dir_fd=fd)
+        write_new(disk, f".{name}.tmp", msgspec.json.encode(rollback) + b"\n", dir_fd=fd)
+        disk.rename(f".{name}.tmp", name, dir_fd=fd)
         disk.fsync(fd)
 
 
@@ -72,6 +78,11 @@ def is_beyond(known: Mapping[int, Rollback], manifest: Manifest) -> bool:
     if of_its_maker is not None and manifest.step >= of_its_maker.step:
         return True
     return any(one.base == manifest.name for one in known.values())
+
+
+def spoilt_last(run: RunFolder) -> bool:
+    """Whether the latest attempt is one of these: whoever comes after it goes back. Blocking."""
+    return highest_claim(run) in notes(run)
 
 
 def target(run: RunFolder, epoch: int, step: int, spoilt: str | None = None) -> str | None:
