@@ -23,9 +23,9 @@ from relaytui.wire.text import clean, counted
 
 
 class Beginning:
-    """`newest`: of the checkpoints that the commander knows. `healthy`: go back to the last one saved while the loss was
-    well, as also where the attempt before left a note that it was not; the claim that names it takes later ones off the
-    line, where they stay."""
+    """`newest`: of the checkpoints that the commander knows. `healthy`: go back to the last one saved while the loss
+    was well, as also where the attempt before left a note that it was not; the claim that names it takes later ones off
+    the line, where they stay."""
 
     def __init__(
         self,
