@@ -65,7 +65,7 @@ def fill(tx: Tx, first: int, last: int) -> None:
         history.add_event(tx, 1.0, "run.requeued", "ada", "x", RUN, 1)
         tx.execute(
             "INSERT INTO attempts SELECT run_id, ?, worker, incarnation, request_id, ?, salt, granted_at, config_hash, "
-            "started_step, last_step, started_from, 1.0, 'lost', exit_code, message, said_step FROM attempts "
+            "started_step, last_step, started_from, 1.0, 'lost', exit_code, message, said_step, ending FROM attempts "
             "WHERE run_id = ? AND epoch = ?",
             (1_000_000 - n, f"{n:032}".encode(), RUN, attempts_epoch(tx)),
         )

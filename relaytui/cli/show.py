@@ -15,7 +15,7 @@ from relaytui.cli.session import ask
 from relaytui.client.answers import Events, RunDetail, Runs
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
-from relaytui.client.words import details, duration, held_off, remaining, sentence
+from relaytui.client.words import details, duration, held_off, remaining, sentence, stalled
 from relaytui.shell.arguments import COUNT, RUN_ID, Count
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.text import clean
@@ -102,7 +102,7 @@ def _print_runs(answer: Runs) -> None:
 def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     return (
         run.run_id,
-        run.status.value,
+        "stalled" if run.stalled_at is not None else run.status.value,
         run.holder or "-",
         str(run.epoch),
         _lease(run, now) or "-",
@@ -143,6 +143,8 @@ def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.run_id} ({run.mode})"
     holder = f", held by {run.holder} at epoch {run.epoch}" if run.holder else f", held by nobody, epoch {run.epoch}"
     yield "status", run.status.value + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
+    if halted := stalled(run, now):
+        yield "trainer", halted
     if run.message:
         yield "why", run.message
     share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
@@ -173,6 +175,7 @@ def _print_detail(detail: RunDetail) -> None:
                 Column("FROM STEP"),
                 Column("LAST STEP"),
                 Column("OUTCOME"),
+                Column("ENDING", 3),
                 Column("EXIT", 1),
                 Column("MESSAGE", least=20),
             ),
@@ -183,6 +186,7 @@ def _print_detail(detail: RunDetail) -> None:
                     str(attempt.started_step),
                     str(attempt.last_step),
                     attempt.outcome.value if attempt.outcome else "going on",
+                    attempt.ending or "-",
                     "-" if attempt.exit_code is None else str(attempt.exit_code),
                     attempt.message,
                 )

@@ -21,6 +21,8 @@ Devices = Annotated[int, Meta(ge=0, le=65_536)]
 Text = Annotated[str, Meta(max_length=16_384)]
 ShortText = Annotated[str, Meta(max_length=1_024)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Ending = Annotated[str, Meta(pattern=r"^([a-z][a-z_]{0,63})?\Z")]
+"""Name of how a trainer ended, such as `cuda_oom`; empty: nobody says."""
 Token = Annotated[str, Meta(min_length=16, max_length=256)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Data = Annotated[dict[Name, ShortText], Meta(max_length=64)]

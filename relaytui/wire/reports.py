@@ -13,6 +13,7 @@ from relaytui.wire.bounds import (
     MAX_LINES,
     MAX_METRICS,
     Data,
+    Ending,
     ExitCode,
     Name,
     Sha256,
@@ -90,12 +91,13 @@ class Event(Report, frozen=True, tag="event"):
 
 
 class Ended(Report, frozen=True, tag="ended"):
-    """The attempt is over and its trainer's tree is dead: this releases the lease."""
+    """The attempt is over and its trainer's tree is dead: this releases the lease. `ending`: more closely, how."""
 
     outcome: Outcome
     exit_code: ExitCode | None = None
     step: Count = 0
     message: ShortText = ""
+    ending: Ending = ""
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.LOST:

@@ -54,6 +54,7 @@ class AttemptRow(Struct, frozen=True, omit_defaults=True):
     lines: int = 0
 
 
+    ending: str = ""  # more closely than the outcome, by the agent's word: cuda_oom, import_error, …
 class CheckpointRow(Struct, frozen=True, omit_defaults=True):
     run_id: str
     name: str

@@ -32,6 +32,7 @@ class Attempt(Struct, frozen=True):
     exit_code: int | None = None
     message: str = ""
     said_step: int | None = None  # by its state reports, the last time; None until the first
+    ending: str = ""  # by its agent's word
 
     def step_after(self, told: int | None) -> int | None:
         """The step it is at, where its telemetry told of one: what it said at its end counts where it is further."""

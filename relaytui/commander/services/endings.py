@@ -18,7 +18,15 @@ COMMANDER = "commander"
 
 
 def end_attempt(
-    tx: Tx, attempt: Attempt, outcome: Outcome, at: float, message: str, *, exit_code: int | None = None, step: int = 0
+    tx: Tx,
+    attempt: Attempt,
+    outcome: Outcome,
+    at: float,
+    message: str,
+    *,
+    exit_code: int | None = None,
+    step: int = 0,
+    ending: str = "",
 ) -> Attempt:
     """Closes the attempt's record and the orders open for it."""
     attempts.close_orders(tx, attempt.run_id, attempt.epoch, at)
@@ -32,6 +40,7 @@ def end_attempt(
             exit_code=exit_code,
             last_step=max(attempt.last_step, step),
             said_step=step or attempt.said_step,
+            ending=ending,
         ),
     )
 
@@ -48,6 +57,7 @@ def end_run(
     actor: str,
     exit_code: int | None = None,
     step: int = 0,
+    ending: str = "",
     state: LeaseState = LeaseState.RELEASED,
 ) -> Run:
     """The attempt that holds the run is over: run, lease, attempt and history say so together.
@@ -61,7 +71,7 @@ def end_run(
     rule = RULES[cause]
     if rule.after.ended:
         state = LeaseState.RELEASED  # nobody comes back to an ended run
-    end_attempt(tx, attempt, outcome, at, message, exit_code=exit_code, step=step)
+    end_attempt(tx, attempt, outcome, at, message, exit_code=exit_code, step=step, ending=ending)
     runs.save_lease(tx, replace(lease, state=state))
     seen = rule.through or (rule.after if rule.after.ended else None)
     said = message or str(outcome)
@@ -70,8 +80,18 @@ def end_run(
     data = {"outcome": str(outcome), "worker": attempt.worker}
     if exit_code is not None:
         data["exit_code"] = str(exit_code)
+    if ending:
+        data["ending"] = ending
     history.add_event(tx, at, f"run.{seen or outcome}", actor, said, run.run_id, attempt.epoch, data)
     return run
+
+
+def after_crash(tx: Tx, run: Run, epoch: int) -> str:
+    """For the message of a run that is tried again: which attempt that is, and why the one before `epoch` ended."""
+    before = next((one for one in attempts.latest(tx, run.run_id, 2) if one.epoch < epoch), None)
+    if before is None or before.outcome is not Outcome.CRASHED:
+        return ""
+    return f"; attempt {run.attempts}, as the one before ended: {before.message}"[:600]
 
 
 def call_off(tx: Tx, run: Run, by: str, at: float, why: str = "") -> Run:
@@ -113,7 +133,7 @@ def revive(tx: Tx, run: Run, lease: Lease, attempt: Attempt, at: float, expires:
             run = change(run, asked, at, f"{asked} by {order.by}")
     runs.save(tx, run)
     runs.save_lease(tx, lease)
-    attempts.save(tx, replace(attempt, ended_at=None, outcome=None, exit_code=None, message=""))
+    attempts.save(tx, replace(attempt, ended_at=None, outcome=None, exit_code=None, message="", ending=""))
     history.add_event(
         tx, at, "lease.revived", lease.worker, "came back before anybody else took the run", run.run_id, lease.epoch
     )

@@ -169,7 +169,9 @@ class Leases:
             ),
         )  # fmt: skip
         changed = change(run, Cause.GRANTED, at, f"granted to {ask.worker}")
-        runs.save(tx, replace(changed, epoch=epoch, attempts=run.attempts + 1))
+        changed = replace(changed, epoch=epoch, attempts=run.attempts + 1)
+        changed = replace(changed, message=changed.message + endings.after_crash(tx, changed, epoch))
+        runs.save(tx, changed)
         lease = Lease(
             run.run_id, epoch, hashed, ask.worker, ask.incarnation, ask.request_id, LeaseState.HELD, self.length,
             self.boot_id, now + self.length,

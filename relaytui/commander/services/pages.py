@@ -48,6 +48,7 @@ def attempt_row(attempt: Attempt, last: Last | None) -> AttemptRow:
         exit_code=attempt.exit_code,
         message=attempt.message,
         lines=last.lines if last is not None else 0,
+        ending=attempt.ending,
     )
 
 

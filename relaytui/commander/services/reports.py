@@ -12,7 +12,7 @@ from relaytui.commander.model.kinds import filed
 from relaytui.commander.model.lease import LeaseState, Refuse
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Cause, allowed, change
-from relaytui.commander.services import endings
+from relaytui.commander.services import endings, stalls
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
@@ -181,6 +181,7 @@ class StateReports:
             ),
         )
         message = f"from {report.checkpoint} at step {report.step}" if report.checkpoint else "from the beginning"
+        message += endings.after_crash(tx, run, attempt.epoch)
         if allowed(run.status, Cause.STARTED):
             runs.save(tx, change(run, Cause.STARTED, at, message))
         runs.save_lease(tx, replace(lease, started=True))
@@ -233,7 +234,7 @@ class StateReports:
         assert lease is not None
         endings.end_run(
             tx, run, lease, attempt, report.outcome, self._clock.wall(), clean(report.message),
-            actor=attempt.worker, exit_code=report.exit_code, step=report.step,
+            actor=attempt.worker, exit_code=report.exit_code, step=report.step, ending=report.ending,
         )  # fmt: skip
 
     # -- history -------------------------------------------------------------------------------------------------
@@ -244,6 +245,8 @@ class StateReports:
             tx, self._clock.wall(), filed(report.kind), attempt.worker, clean(report.message), attempt.run_id,
             attempt.epoch, data,
         )  # fmt: skip
+        if stalls.concerns(report):
+            stalls.heed(tx, attempt, report, self._clock.wall())
 
     def _to_history(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended) -> None:
         """What an attempt says that no longer holds its run: kept, and never applied."""
@@ -272,7 +275,10 @@ class StateReports:
         said = clean(report.message)
         if report.outcome is not Outcome.SUPERSEDED:
             said = f"{report.outcome} after it was superseded" + (f": {said}" if said else "")
-        endings.end_attempt(tx, attempt, Outcome.SUPERSEDED, at, said, exit_code=report.exit_code, step=report.step)
+        endings.end_attempt(
+            tx, attempt, Outcome.SUPERSEDED, at, said, exit_code=report.exit_code, step=report.step,
+            ending=report.ending,
+        )  # fmt: skip
         lease = runs.get_lease(tx, attempt.run_id)
         run = runs.get(tx, attempt.run_id)
         if lease is not None and lease.epoch == attempt.epoch and lease.state is LeaseState.REVOKED:

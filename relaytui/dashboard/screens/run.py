@@ -220,13 +220,15 @@ class RunScreen(RelayScreen):
 
 def _attempt(row: AttemptRow, last_step: int, now: float) -> Row:
     ended = row.ended_at
+    plain = not row.ending or row.ending == row.outcome
+    told = row.message if plain else f"{row.ending}: {row.message}"
     cells: tuple[Cell, ...] = (
         (Piece(str(row.epoch), "strong"),),
         (outcome(row.outcome),),
         (Piece(f"{count(row.started_step)}→{count(last_step)}"),),
         (Piece(clean(row.worker, 128)),),
         (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),
-        (Piece(clean(row.message, 300), "muted"),),
+        (Piece(clean(told, 300), "muted"),),
     )
     return Row(str(row.epoch), cells)
 
