@@ -137,6 +137,20 @@ class FaultyDisk(Disk):
     def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
         self._do(f"link {source} {target}", lambda: super(FaultyDisk, self).link(source, target, dir_fd=dir_fd))
 
+    def link_at(self, source: str, source_fd: int, target: str, target_fd: int) -> None:
+        real = super().link_at
+        self._do(f"link {target}", lambda: real(source, source_fd, target, target_fd))
+
+    def clone(self, source: int, target: int) -> None:
+        self._do("clone", lambda: super(FaultyDisk, self).clone(source, target))
+
+    def copy(self, source: int, target: int, count: int) -> int:
+        real = super().copy
+        return int(self._do("copy", lambda: real(source, target, count), lambda: real(source, target, 100)))
+
+    def set_time(self, fd: int, mtime_ns: int) -> None:
+        self._do("set_time", lambda: super(FaultyDisk, self).set_time(fd, mtime_ns))
+
     def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
         self._do(f"symlink {name}", lambda: super(FaultyDisk, self).symlink(target, name, dir_fd=dir_fd))
 
@@ -175,4 +189,7 @@ class ObjectDisk(FaultyDisk):
         os.rename(between, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    def link_at(self, source: str, source_fd: int, target: str, target_fd: int) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")

@@ -82,8 +82,11 @@ def torch_zip(seed: str, outline: object = None, size: int = 2048, archive: str 
     """What torch.save writes: a stored zip with the outline as a pickle of protocol 2, and the numbers beside it."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as zipped:
-        zipped.writestr(f"{archive}/data.pkl", pickle.dumps(outline or {"state": seed}, protocol=2))
-        zipped.writestr(f"{archive}/byteorder", "little")
-        zipped.writestr(f"{archive}/data/0", numbers(seed, size))
-        zipped.writestr(f"{archive}/version", "3\n")
+        for name, content in (
+            ("data.pkl", pickle.dumps(outline or {"state": seed}, protocol=2)),
+            ("byteorder", b"little"),
+            ("data/0", numbers(seed, size)),
+            ("version", b"3\n"),
+        ):
+            zipped.writestr(zipfile.ZipInfo(f"{archive}/{name}"), content)  # without a time: the same bytes each time
     return data.getvalue()

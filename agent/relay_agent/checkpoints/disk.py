@@ -6,6 +6,7 @@ Names are opened relative to a folder's descriptor and never through a symbolic 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that a pod planted must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FICLONE = 0x40049409
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -39,8 +41,26 @@ class Disk:
     def link(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
         os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
 
+    def link_at(self, source: str, source_fd: int, target: str, target_fd: int) -> None:
+        """A second name, in another folder."""
+        os.link(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd, follow_symlinks=False)
+
     def symlink(self, target: str, name: str | Path, *, dir_fd: int | None = None) -> None:
         os.symlink(target, name, dir_fd=dir_fd)
+
+    def clone(self, source: int, target: int) -> None:
+        """The file open as `target` shares what is in `source` until one of them is written to; OSError where the
+        filesystem cannot, or they are on two."""
+        fcntl.ioctl(target, _FICLONE, source)
+
+    def copy(self, source: int, target: int, count: int) -> int:
+        """Up to `count` bytes from where `source` stands to where `target` does, by the kernel; how many it were, 0 at
+        the end. OSError where it does not do that for such files."""
+        return os.copy_file_range(source, target, count)
+
+    def set_time(self, fd: int, mtime_ns: int) -> None:
+        """When it was written last."""
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
 
     def mkdir(self, name: str | Path, mode: int = 0o755) -> None:
         Path(name).mkdir(mode)

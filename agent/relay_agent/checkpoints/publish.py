@@ -87,9 +87,9 @@ def publish(
     """
     with folder(staged.path) as root:
         _refuse_foreign_manifest(root)
-        if run.atomic:  # what is copied has bytes of its own
+        if run.atomic and not staged.linked:  # what is copied to its place has bytes of its own
             _unshare(disk, root, check)
-        tree = walk(root, ignore=OURS)
+        tree = walk(root, ignore=OURS, links=not staged.linked)
         hashes = hash_files(root, tree.files, disk.fsync, check)
         files = [FileEntry(found.path, found.size, hashes[found.path]) for found in tree.files]
         if not any(file.size for file in files):
@@ -119,7 +119,7 @@ def publish(
                 base=line.line[0].name if line.line else line.claimed_base(epoch),
                 mode=mode,
                 trainer=trainer,
-                adapter="staging",
+                adapter=staged.adapter,
                 world_size=world_size,
                 created_at=wall(),
                 files=files,
@@ -260,7 +260,7 @@ def _copy_in_place(disk: Disk, parent: int, name: str, check: Check) -> None:
 
 
 def _unchanged(root: int, tree: Tree) -> None:
-    if walk(root, ignore=OURS) != tree:
+    if walk(root, ignore=OURS, links=tree.links) != tree:
         raise Unsettled("it changed while it was published: somebody still writes to it")
 
 
@@ -302,7 +302,8 @@ def _read_back(root: int, sealed: Sealed, tree: Tree) -> None:
     with folder(sealed.path) as back:
         same = os.path.samestat(os.fstat(root), os.fstat(back))
         data = read_file(back, MANIFEST, MAX_BYTES)
-        if not same or hashlib.sha256(data).hexdigest() != sealed.sha256 or walk(back, ignore=(MANIFEST,)) != tree:
+        same = same and walk(back, ignore=(MANIFEST,), links=tree.links) == tree
+        if not same or hashlib.sha256(data).hexdigest() != sealed.sha256:
             raise OSError(errno.EIO, "a published checkpoint reads back differently", str(sealed.path))
 
 

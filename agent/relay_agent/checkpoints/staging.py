@@ -18,15 +18,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from relay_agent.checkpoints.disk import folder, names, read_file
-from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, decode
+from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manifest, decode
 from relay_agent.checkpoints.tree import Found, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.clock import Clock
+from relaytui.wire.ids import Id, is_id
 
 MARKER = "COMPLETE"
+MAX_MARK = 1024
 OURS = (MARKER, MANIFEST, SEALING)
 """Top-level names in a staged folder that are not part of what was saved."""
+STAGING = "staging"
+"""The adapter of what a trainer stages itself."""
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
 FIRST = 12
 """Times the settle time that the first checkpoint of a run is given: the mark may be still to come."""
@@ -43,6 +50,8 @@ class Staged:
     saved_at: int = 0  # when its last byte came (nanoseconds on the trainer's clock): the order of saving
     marks: bool | None = None  # whether its trainer marks what is whole; None: nobody knows
     settled: bool = False  # nobody said that it is whole: it only did not change for a while
+    adapter: str = STAGING  # the kind of trainer whose it is
+    linked: bool = False  # its files have a second name in the trainer's folder, which is known not to be written to
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,13 @@ class TornStaged:
     saved_at: int = 0
 
 
+class Mark(Struct, frozen=True):
+    """In COMPLETE, of what an agent took from the trainer's own folder. A trainer's mark is empty."""
+
+    adapter: Id
+    linked: bool = False
+
+
 @dataclass(frozen=True)
 class _Look:
     files: tuple[Found, ...]
@@ -63,11 +79,12 @@ class _Look:
     empty: bool
     problem: str  # why it cannot be a checkpoint as it lies there, or nothing
     changed: int = 0  # when it last did, where `files` does not tell
+    taken: Mark | None = None  # by an agent
 
     @property
     def marker(self) -> bool:
-        """Of the trainer's; an agent that could not publish leaves one too, without a time."""
-        return any(file.path == MARKER and file.mtime_ns for file in self.files)
+        """Of the trainer's; an agent that took it, or could not publish it, leaves one too, without a time."""
+        return self.taken is None and any(file.path == MARKER and file.mtime_ns for file in self.files)
 
     @property
     def saved_at(self) -> int:
@@ -105,7 +122,8 @@ class StagingWatch:
                 self._since[name] = before
                 if self._exited is None:  # afterwards it is ourselves: a publish that failed can leave its traces
                     self._whole.discard(name)
-            if self._exited is None and self._is_whole(look, now - before[1], trainer_exited):
+            by_agent = look.taken and not (look.problem or look.empty)  # which may be when the trainer is gone
+            if by_agent or (self._exited is None and self._is_whole(look, now - before[1], trainer_exited)):
                 self._whole.add(name)
         for name in self._since.keys() - looks.keys():
             del self._since[name]
@@ -113,11 +131,13 @@ class StagingWatch:
         if self._exited is None:
             self._exited = trainer_exited
         whole = sorted(self._whole, key=lambda name: (looks[name].saved_at, _step(name), name))
-        alive = self._exited is None
-        return [
-            Staged(_step(name), self._root / name, looks[name].saved_at, self.marks, alive and not looks[name].marked)
-            for name in whole
-        ]
+        return [self._staged(name, looks[name]) for name in whole]
+
+    def _staged(self, name: str, look: _Look) -> Staged:
+        step, path = _step(name), self._root / name
+        if look.taken:
+            return Staged(step, path, look.saved_at, adapter=look.taken.adapter, linked=look.taken.linked)
+        return Staged(step, path, look.saved_at, self.marks, self._exited is None and not look.marked)
 
     def doubt(self, name: str) -> None:
         """It was seen to change where no look shows it: it has to keep still once more."""
@@ -185,17 +205,26 @@ def _step(name: str) -> int:
     return int(match[1])
 
 
-def _is_sealed(root: int, name: str, tree: Tree) -> bool:
-    """Whether it was found whole before: publishing takes the marker away once the manifest is written, and can end
-    there."""
+def _sealed(root: int, name: str, tree: Tree) -> Manifest | None:
+    """Its manifest, if it was found whole before: publishing takes the marker away once the manifest is written, and
+    can end there."""
     if not any(file.path == MANIFEST for file in tree.files):
-        return False
+        return None
     try:
         with folder(name, dir_fd=root) as fd:
-            listed = decode(read_file(fd, MANIFEST, MAX_BYTES)).files
+            manifest = decode(read_file(fd, MANIFEST, MAX_BYTES))
     except (Torn, OSError):
-        return False
-    return [(file.path, file.size) for file in listed] == [(f.path, f.size) for f in tree.files if f.path not in OURS]
+        return None
+    listed = [(file.path, file.size) for file in manifest.files]
+    return manifest if listed == [(f.path, f.size) for f in tree.files if f.path not in OURS] else None
+
+
+def _taken(root: int, name: str, tree: Tree, sealed: Manifest | None) -> Mark | None:
+    """Whose it is where an agent took it, by the mark or by what publishing had begun to make of it."""
+    if any(file.path == MARKER and file.size for file in tree.files):
+        with suppress(OSError, msgspec.DecodeError), folder(name, dir_fd=root) as fd:
+            return msgspec.json.decode(read_file(fd, MARKER, MAX_MARK), type=Mark)
+    return Mark(sealed.adapter) if sealed and sealed.adapter != STAGING and is_id(sealed.adapter) else None
 
 
 def saved_at(path: str | Path, *, dir_fd: int | None = None) -> int:
@@ -226,8 +255,11 @@ def _look_at(root: int, name: str) -> _Look:
         return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}", saved_at(name, dir_fd=root))
     if any(file.path == UNFINISHED for file in tree.files):
         return _Look((), (), False, True, "somebody had begun to take it away", saved_at(name, dir_fd=root))
-    marked = any(file.path == MARKER for file in tree.files) or _is_sealed(root, name, tree)
-    empty = not any(file.size for file in tree.files)
+    sealed = _sealed(root, name, tree)
+    marked = any(file.path == MARKER for file in tree.files) or sealed is not None
+    taken = _taken(root, name, tree, sealed)
+    empty = not any(file.size for file in tree.files if file.path != MARKER)
     # A folder just made is empty for a moment: only a marker or the trainer's end makes that final.
     problem = "it holds no data" if marked and empty else ""
-    return _Look(tree.files, tree.folders, marked, empty, problem, 0 if tree.files else saved_at(name, dir_fd=root))
+    changed = 0 if tree.files else saved_at(name, dir_fd=root)
+    return _Look(tree.files, tree.folders, marked, empty, problem, changed, taken)

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay_agent.checkpoints.disk import folder, open_file
 
@@ -72,14 +72,18 @@ class Found:
 class Tree:
     files: tuple[Found, ...]  # sorted by path
     folders: tuple[str, ...]  # relative, parents before what lies in them; without the root itself
+    links: bool = True  # whether second names of files count
 
 
-def walk(root: int, ignore: Iterable[str] = ()) -> Tree:
-    """All below the folder open as `root`, but top-level names in `ignore`. Torn at anything else than those."""
+def walk(root: int, ignore: Iterable[str] = (), *, links: bool = True) -> Tree:
+    """All below the folder open as `root`, but top-level names in `ignore`. Torn at anything else than those. `links`:
+    False where second names may come and go."""
     files: list[Found] = []
     folders: list[str] = []
     _walk(root, "", frozenset(ignore), files, folders)
-    return Tree(tuple(sorted(files)), tuple(folders))
+    if not links:
+        files = [replace(found, links=1) for found in files]
+    return Tree(tuple(sorted(files)), tuple(folders), links)
 
 
 def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], folders: list[str]) -> None:

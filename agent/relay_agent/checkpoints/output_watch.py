@@ -1,0 +1,215 @@
+"""Looks into the trainer's own folder again and again: which checkpoints lie there that are whole and not taken yet.
+
+What lay there before the trainer started is not this attempt's and is never taken; nor is the same save twice, by
+whichever agent of this attempt: what was seen to is noted in the staging folder, `.seen.json`. One that is whole by its
+own marks is taken at once, one that has none once nothing in it changed for `settle` seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from relay_agent.checkpoints import adapters, take
+from relay_agent.checkpoints.adapters.base import Adapter, Candidate, Memory, NotYet
+from relay_agent.checkpoints.adapters.view import View, view_of
+from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
+from relay_agent.checkpoints.tree import Check, Torn, Unsettled, never
+from relaytui.wire.clock import Clock
+
+SEEN = ".seen.json"
+MAX_SEEN = 4 << 20
+SHARE = 20
+"""A look that took a second is the last one for this many."""
+
+
+class Key(NamedTuple):
+    """Tells one save from the next under the same name."""
+
+    mtime_ns: int
+    size: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """One that can be taken."""
+
+    adapter: Adapter
+    candidate: Candidate
+    key: Key
+    sure: bool  # by its own marks; else because it kept still
+    saved_at: int
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """One that is not taken as it lies there, and why."""
+
+    path: str
+    why: str
+    saved_at: int
+
+
+class OutputWatch:
+    """Of one attempt. `root`: the trainer's folder. `kinds`: those that are looked for. `step_now`: the step that the
+    trainer told last, for a checkpoint that does not tell its own. Blocking."""
+
+    def __init__(
+        self,
+        root: Path,
+        staging: Path,
+        settle: float,
+        clock: Clock,
+        *,
+        kinds: tuple[Adapter, ...] = adapters.KINDS,
+        step_now: Callable[[], int] = lambda: 0,
+        atomic: bool = True,
+        disk: Disk = SYSTEM,
+    ) -> None:
+        self.root = root
+        self._staging = staging
+        self._settle = settle
+        self._clock = clock
+        self._kinds = kinds
+        self._step_now = step_now
+        self._atomic = atomic
+        self._disk = disk
+        self._memory = Memory()
+        self._seen: dict[str, Key] | None = None
+        self._since: dict[str, tuple[take.Source, float]] = {}  # of those that have to keep still
+        self._refused: dict[str, tuple[take.Source, str]] = {}
+        self._doubts: dict[str, Doubt] = {}
+        self._not_before = 0.0
+
+    def begin(self) -> list[str]:
+        """Right before the trainer starts: what lies there already, by its path, is not taken. An agent that goes on
+        with an attempt finds what the one before it had noted."""
+        if self._load():
+            return []
+        there: dict[str, Key] = {}
+        with suppress(OSError), self._view() as view:
+            for adapter, candidate in adapters.find(view, self._kinds, self._memory):
+                if (key := _key(view, candidate)) is not None:
+                    there[candidate.path] = key
+                    if not adapter.missing(view, candidate, self._memory):
+                        adapter.learn(view, candidate, self._memory)
+        self._seen = there
+        with suppress(OSError):
+            self._note()
+        return sorted(there)
+
+    def scan(self, exited: int | None = None) -> list[Ready]:
+        """What can be taken, in the order of saving. `exited`: the trainer's exit code once nothing of it is left."""
+        now = self._clock.boot()
+        if self._kinds == () or (exited is None and now < self._not_before):
+            return []
+        if self._seen is None and not self._load():
+            self._seen = {}
+        try:
+            with self._view() as view:
+                found = self._look(view, now, exited)
+        except OSError:  # it is not there yet, or any more
+            found = []
+        self._not_before = self._clock.boot() + SHARE * (self._clock.boot() - now)
+        return sorted(found, key=lambda ready: (ready.saved_at, ready.candidate.step or 0, ready.candidate.path))
+
+    def doubts(self) -> list[Doubt]:
+        """Of the last look: what lies there and is not taken, and why."""
+        return sorted(self._doubts.values(), key=lambda doubt: (doubt.saved_at, doubt.path))
+
+    def take(self, ready: Ready, check: Check = never) -> take.Taken:
+        """As `take.take` does. What is Torn is not offered again before something in it changes."""
+        with self._view() as view:
+            source = take.gather(view.root, ready.candidate)
+            try:
+                taken = take.take(
+                    view.root,
+                    ready.adapter,
+                    ready.candidate,
+                    self._step(view, ready),
+                    self._staging,
+                    atomic=self._atomic,
+                    deep=not ready.sure,
+                    check=check,
+                    disk=self._disk,
+                )
+            except Unsettled:
+                raise
+            except Torn as torn:
+                self._refused[ready.candidate.path] = (source, torn.reason)
+                raise
+            ready.adapter.learn(view, ready.candidate, self._memory)
+        assert self._seen is not None
+        self._seen[ready.candidate.path] = ready.key
+        self._note()
+        return taken
+
+    def _look(self, view: View, now: float, exited: int | None) -> list[Ready]:
+        assert self._seen is not None
+        ready: dict[str, Ready] = {}
+        doubts: dict[str, Doubt] = {}
+        still: dict[str, tuple[take.Source, float]] = {}
+        for adapter, candidate in adapters.find(view, self._kinds, self._memory):
+            path = candidate.path
+            key = _key(view, candidate)
+            if (key is not None and self._seen.get(path) == key) or (path in ready and ready[path].sure):
+                continue
+            why = adapter.missing(view, candidate, self._memory)
+            if key is None or (why and not isinstance(why, NotYet)):
+                doubts.setdefault(path, Doubt(path, why or "it vanished", key.mtime_ns if key else 0))
+                continue
+            try:
+                source = take.gather(view.root, candidate)
+            except Torn as torn:
+                doubts.setdefault(path, Doubt(path, torn.reason, key.mtime_ns))
+                continue
+            if path in self._refused and self._refused[path][0] == source:
+                doubts[path] = Doubt(path, self._refused[path][1], source.saved_at)
+                continue
+            before = self._since.get(path)
+            still[path] = before if before and before[0] == source else (source, now)
+            if not why:
+                ready[path] = Ready(adapter, candidate, key, True, source.saved_at)
+            elif now - still[path][1] >= self._settle or exited == 0:
+                ready.setdefault(path, Ready(adapter, candidate, key, False, source.saved_at))
+            else:
+                doubts[path] = Doubt(path, why, source.saved_at)
+        self._since = still
+        self._refused = {path: refused for path, refused in self._refused.items() if path in doubts or path in ready}
+        self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready}
+        return list(ready.values())
+
+    def _step(self, view: View, ready: Ready) -> int:
+        step = ready.adapter.step(view, ready.candidate)
+        return self._step_now() if step is None else step
+
+    def _view(self) -> AbstractContextManager[View]:
+        return view_of(self.root, adapters.is_checkpoint)
+
+    def _load(self) -> bool:
+        """Whether this attempt has notes."""
+        try:
+            with folder(self._staging) as fd:
+                noted = msgspec.json.decode(read_file(fd, SEEN, MAX_SEEN), type=dict[str, Key])
+        except (OSError, msgspec.DecodeError, RecursionError):
+            return False
+        self._seen = noted
+        return True
+
+    def _note(self) -> None:
+        """Only of what is still there: a trainer that deletes its own shortens it too."""
+        assert self._seen is not None
+        self._seen = {path: key for path, key in self._seen.items() if os.path.lexists(self.root / path)}
+        replace_file(self._disk, self._staging / SEEN, msgspec.json.encode(self._seen) + b"\n")
+
+
+def _key(view: View, candidate: Candidate) -> Key | None:
+    found = view.stat(candidate.marker or candidate.path)
+    return Key(found.st_mtime_ns, found.st_size, found.st_ino) if found else None
