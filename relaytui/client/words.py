@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from relaytui.wire.rows import EventRow
+from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.text import clean
 
 SENTENCES = {
@@ -44,6 +44,15 @@ def details(event: EventRow) -> list[str]:
 
 def _holds(text: str, value: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+
+
+def stalled(run: RunRow, now: float) -> str:
+    """`stalled 12 min in saving`; empty where its trainer gets on, or nobody says that it does not."""
+    if run.stalled_at is None:
+        return ""
+    seconds = max(0, int(now - run.stalled_at))
+    minutes = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+    return f"stalled {minutes if seconds < 3_600 else duration(seconds)} in {clean(run.stalled_in, 32)}"
 
 
 def duration(seconds: float) -> str:

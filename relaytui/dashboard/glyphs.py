@@ -47,6 +47,10 @@ def run_status(status: RunStatus) -> Piece:
     return Piece(f"{_RUN[status]} {status.value}", f"state-{status.value}")
 
 
+def stalled_status() -> Piece:
+    return Piece("▲ stalled", "warn")
+
+
 def worker_status(status: WorkerStatus) -> Piece:
     glyph, ink = _WORKER[status]
     return Piece(f"{glyph} {status.value}", ink)
@@ -67,10 +71,12 @@ def link_state(state: LinkState) -> Piece:
 def event_ink(kind: str) -> str:
     """The ink of an event: what a person must see is told from what merely happened."""
     word = kind.rpartition(".")[2]
-    if word in {"failed", "lost", "torn", "refused", "alarm", "missing", "bad", "corrupt"}:
+    if word in {"failed", "lost", "torn", "refused", "alarm", "missing", "bad", "corrupt", "ignored"}:
         return "bad"
+    if word in {"stalled", "diverging", "nonfinite", "rollback", "rolled_back", "stopped"}:
+        return "warn"
     if word in {"forced", "superseded", "preempted", "revoked", "drain", "draining", "denied", "expired"}:
         return "warn"
-    if word in {"completed", "published", "revived"}:
+    if word in {"completed", "published", "revived", "moving"}:
         return "good"
     return "muted"

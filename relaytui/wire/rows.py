@@ -37,6 +37,8 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     checkpoints: int = 0  # published and not pruned
     published: int = 0  # ever
     attempts: int = 0
+    stalled_in: str = ""  # phase that its trainer does not get on in: starting, loading, training, evaluating, saving
+    stalled_at: float | None = None  # its last sign of life
 
 
 class AttemptRow(Struct, frozen=True, omit_defaults=True):
@@ -52,9 +54,9 @@ class AttemptRow(Struct, frozen=True, omit_defaults=True):
     exit_code: int | None = None
     message: str = ""
     lines: int = 0
-
-
     ending: str = ""  # more closely than the outcome, by the agent's word: cuda_oom, import_error, …
+
+
 class CheckpointRow(Struct, frozen=True, omit_defaults=True):
     run_id: str
     name: str

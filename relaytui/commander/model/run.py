@@ -27,6 +27,8 @@ class Run(Struct, frozen=True):
     checkpoints: int = 0
     published: int = 0
     attempts: int = 0
+    stalled_in: str = ""  # the phase that its trainer does not get on in, by its agent's word; empty: it does
+    stalled_at: float | None = None  # its last sign of life
 
 
 class Cause(StrEnum):
@@ -109,5 +111,6 @@ def change(run: Run, cause: Cause, at: float, message: str) -> Run:
         raise ValueError(f"run {run.run_id} is {run.status}: it cannot be {cause}")
     draining_since = at if rule.after is RunStatus.DRAINING else None
     return msgspec.structs.replace(
-        run, status=rule.after, updated_at=at, message=message, draining_since=draining_since
-    )
+        run, status=rule.after, updated_at=at, message=message, draining_since=draining_since, stalled_in="",
+        stalled_at=None,
+    )  # fmt: skip

@@ -190,6 +190,8 @@ class Board:
             checkpoints=run.checkpoints,
             published=run.published,
             attempts=run.attempts,
+            stalled_in=run.stalled_in if training else "",
+            stalled_at=run.stalled_at if training else None,
         )
 
     def worker_row(self, view: WorkerView) -> WorkerRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
-from relaytui.client.words import details, sentence
+from relaytui.client.words import details, sentence, stalled
 from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate, steps
 from relaytui.dashboard.glyphs import event_ink, run_status
 from relaytui.dashboard.ink import Piece
@@ -27,8 +27,10 @@ def joined(*groups: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def heading(row: RunRow) -> list[Piece]:
+def heading(row: RunRow, now: float) -> list[Piece]:
     pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_status(row.status)]
+    if halted := stalled(row, now):
+        pieces += [Piece("  "), Piece(f"▲ {halted}", "warn")]
     return [*pieces, Piece("  "), Piece(clean(row.mode, 128), "muted")]
 
 
@@ -134,7 +136,7 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int)
     *judged, lr = metrics(row)
     numbers = fitting(width, [*judged, saved(row), lr])
     said = why_lines(row, width, 1 if row.status.active else most) or [[]]
-    lines = [as_many_as_fit(heading(row), holding(row, now), width), progress_line(row, width)]
+    lines = [as_many_as_fit(heading(row, now), holding(row, now), width), progress_line(row, width)]
     if least > 3:
         return [*lines, numbers, *said]
     return [*lines, *(said if row.message and row.status.ended else [numbers])]
@@ -148,9 +150,13 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
         said = why_lines(row, width, 2)
-        return [as_many_as_fit(heading(row), [saved(row), *rest], width), *said, *([numbers] if len(said) < 2 else [])]
+        return [
+            as_many_as_fit(heading(row, now), [saved(row), *rest], width),
+            *said,
+            *([numbers] if len(said) < 2 else []),
+        ]
     return [
-        as_many_as_fit(heading(row), [saved(row), why(row)], width),
+        as_many_as_fit(heading(row, now), [saved(row), why(row)], width),
         fitting(width, holding(row, now)),
         numbers,
     ]

@@ -10,7 +10,7 @@ from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.words import sentence
 from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
-from relaytui.dashboard.glyphs import event_ink, run_status, worker_status
+from relaytui.dashboard.glyphs import event_ink, run_status, stalled_status, worker_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.pieces import Cell
 from relaytui.dashboard.widgets.table import Column, Row
@@ -102,7 +102,7 @@ def run_item(row: RunRow, now: float) -> Item:
     newest = count(row.newest_step) if row.newest_step is not None else "–"
     cells: tuple[Cell, ...] = (
         _text(row.run_id, "strong"),
-        (run_status(row.status),),
+        (run_status(row.status) if row.stalled_at is None else stalled_status(),),
         (Piece(steps(row.step, row.total)),),
         bar(row.step, row.total, BAR),
         (number_piece(row.loss),),
@@ -115,7 +115,7 @@ def run_item(row: RunRow, now: float) -> Item:
     )
     order: dict[str, Order] = {
         "run": (row.run_id,),
-        "status": (_ATTENTION[row.status], row.status.value, row.run_id),
+        "status": (_ATTENTION[row.status] if row.stalled_at is None else 0, row.status.value, row.run_id),
         "step": (row.step, row.run_id),
         "bar": (row.step / row.total if row.total else 0.0, row.run_id),
         "loss": (*_missing_last(loss), row.run_id),
@@ -126,7 +126,8 @@ def run_item(row: RunRow, now: float) -> Item:
         "lease": (*_missing_last(left), row.run_id),
         "checkpoint": (row.newest_step or 0, row.run_id),
     }
-    text = f"{row.run_id} {row.status.value} {row.holder or ''} {row.mode} {row.message}".casefold()
+    status = row.status.value if row.stalled_at is None else f"{row.status.value} stalled"
+    text = f"{row.run_id} {status} {row.holder or ''} {row.mode} {row.message}".casefold()
     return Item(Row(row.run_id, cells), text, order, row.run_id)
 
 
