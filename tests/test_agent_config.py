@@ -211,6 +211,16 @@ def test_nothing_of_the_agents_own_reaches_the_trainer(tmp_path: Path) -> None:
     assert pod_environment({"VIRTUAL_ENV": str(theirs), "PATH": f"{theirs}/bin"}, (ours,))["VIRTUAL_ENV"] == str(theirs)
 
 
+def test_a_trainers_virtual_environment_within_a_checkout_stays_its_own(tmp_path: Path) -> None:
+    checkout, ours, theirs = tmp_path, tmp_path / ".venv", tmp_path / ".venv-train"
+    for venv in (ours, theirs):
+        (venv / "bin").mkdir(parents=True)
+        (venv / "pyvenv.cfg").touch()
+    environ = {"VIRTUAL_ENV": str(theirs), "PATH": f"{theirs}/bin:{ours}/bin:{checkout}/tools:/usr/bin"}
+    env = pod_environment(environ, (ours, checkout))
+    assert env == {"VIRTUAL_ENV": str(theirs), "PATH": f"{theirs}/bin:/usr/bin"}
+
+
 def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
     config = RunConfig(str(tmp_path), "run-1", 600, 3, 14400, "", False)
     folder = RunFolder(tmp_path / "runs" / "run-1")

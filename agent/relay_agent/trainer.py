@@ -144,7 +144,8 @@ def trainer_environment(
     config: RunConfig,
     folder: RunFolder,
     epoch: int,
-    resume: Path | None,
+    resume: Path | str | None,
+    resume_args: str = "",
 ) -> dict[str, str]:
     """The pod's environment without the agent's virtual environment and secrets, with what a trainer is told."""
     env = pod_environment(environ)
@@ -154,6 +155,7 @@ def trainer_environment(
         RELAY_RUN_ROOT=str(folder.root),
         RELAY_OUTPUT_DIR=str(folder.output(epoch)),
         RELAY_RESUME_FROM=str(resume) if resume else "",
+        RELAY_RESUME_ARGS=resume_args,
         RELAY_CKPT_STAGING_ROOT=str(folder.staging(epoch)),
         RELAY_SAVE_FILE=str(folder.save_file(epoch)),
         RELAY_TRAIN_MODE=settings.mode,
@@ -199,7 +201,15 @@ def own_folders() -> tuple[Path, ...]:
 
 
 def _is_in(text: str, folders: tuple[Path, ...]) -> bool:
+    """Whether it lies in one of them, and in no virtual environment of its own there."""
     if not text:
         return False
-    path = Path(text).absolute()
-    return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder) for folder in folders)
+    absolute = Path(text).absolute()
+    for path in (absolute, absolute.resolve()):
+        for folder in folders:
+            if path.is_relative_to(folder):
+                below = path.relative_to(folder).parts
+                inside = (folder.joinpath(*below[:depth]) for depth in range(1, len(below) + 1))
+                if not any((each / "pyvenv.cfg").exists() for each in inside):
+                    return True
+    return False
