@@ -9,6 +9,7 @@ on. Try:
   mock_trainer.py --crash-at 12 --exit-code 7                      fails in step 12
   mock_trainer.py --crash-at 12 --exit-code -9                     dies of SIGKILL in step 12
   mock_trainer.py --hang-at 5 --ignore-sigterm                     must be killed
+  mock_trainer.py --hang-at 5 --chatter --only-epochs 1            prints, makes no step; the next attempt is well
   mock_trainer.py --bad-checkpoint symlink --bad-at 10             the checkpoint of step 10 points at /etc
   mock_trainer.py --children 3 --daemons                           leaves processes that escaped its session
   mock_trainer.py --print-bytes 10000000                           ten megabytes of garbage on standard output
@@ -52,8 +53,11 @@ def options() -> argparse.Namespace:
     add("--crash-at", type=int, metavar="STEP", help="exit with --exit-code in this step, unsaved")
     add("--exit-code", type=int, default=1, metavar="CODE", help="of --crash-at (1); -N: die by signal N")
     add("--hang-at", type=int, metavar="STEP", help="say and do nothing any more from this step on")
+    add("--chatter", action="store_true", help="print a health check again and again while it hangs")
     add("--last-waits-for", metavar="FILE", help="the last step is made only once this file is there")
     add("--nan-at", type=int, metavar="STEP", help="the loss is nan from this step on")
+    add("--diverge-at", type=int, metavar="STEP", help="the loss is five times as high from this step on")
+    add("--only-epochs", type=int, metavar="N", help="it hangs, crashes or goes bad in attempts of epochs up to N only")
     add("--ignore-sigterm", action="store_true", help="only SIGKILL stops it")
     add("--bad-checkpoint", choices=tuple(BAD), metavar="KIND", help="one checkpoint goes wrong, see below")
     add("--bad-at", type=int, metavar="STEP", help="which one: the first at or after this step (the first)")
@@ -67,6 +71,11 @@ def options() -> argparse.Namespace:
         help="first print N bytes: NUL, escapes, no UTF-8, no newline",
     )
     return parser.parse_args()
+
+
+def well(chosen: argparse.Namespace) -> None:
+    """In this attempt nothing goes wrong that --only-epochs covers."""
+    chosen.hang_at = chosen.crash_at = chosen.nan_at = chosen.diverge_at = None
 
 
 def say(line: str) -> None:
@@ -141,6 +150,8 @@ def torture(count: int) -> None:
 
 def main() -> int:
     chosen = options()
+    if chosen.only_epochs is not None and int(os.environ.get("RELAY_EPOCH") or 1) > chosen.only_epochs:
+        well(chosen)
     asked: list[int] = []
     ignore = signal.SIG_IGN if chosen.ignore_sigterm else lambda number, _frame: asked.append(number)
     signal.signal(signal.SIGTERM, ignore)
@@ -164,13 +175,19 @@ def main() -> int:
                 os.kill(os.getpid(), -chosen.exit_code)
             return int(chosen.exit_code)
         while chosen.hang_at is not None and step >= chosen.hang_at and not asked:
+            if chosen.chatter:
+                say("INFO: 127.0.0.1:8265 - GET /health HTTP/1.1 200 OK")
             time.sleep(0.02)
         while chosen.last_waits_for and step == chosen.steps and not asked and not Path(chosen.last_waits_for).exists():
             time.sleep(0.02)
         until = time.monotonic() + chosen.step_seconds
         while not asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.02))
-        loss = float("nan") if chosen.nan_at is not None and step >= chosen.nan_at else 3 / (1 + step / 50)
+        loss = 3 / (1 + step / 50)
+        if chosen.diverge_at is not None and step >= chosen.diverge_at:
+            loss *= 5
+        if chosen.nan_at is not None and step >= chosen.nan_at:
+            loss = float("nan")
         say(f"step {step}{total} loss {loss:.4f} lr 0.0100")
         due = bool(chosen.save_every) and (step % chosen.save_every == 0 or step == chosen.steps)
         due = asked_to_save() or due
