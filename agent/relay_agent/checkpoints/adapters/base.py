@@ -45,6 +45,8 @@ class Candidate:
     "": nothing is, all that belongs to it has to be looked at."""
     texts: tuple[tuple[str, str], ...] = ()
     """Small files that Relay writes beside them: a tracker that names this one, whatever the trainer's says by then."""
+    in_place: bool = False
+    """Its files are written again under the same names, though those of others of its kind are not."""
 
 
 class NotYet(str):
