@@ -13,17 +13,21 @@ from hypothesis import strategies as st
 
 from relay_agent.follow import Follower
 from relay_agent.health import MAX_STRETCHES, Health
-from relay_agent.output import LINE_BYTES, Lines
+from relay_agent.output import LINE_BYTES, Lines, Lot
 from relay_agent.progress import Progress, read
 from relay_agent.spool import Mark
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 from relaytui.wire.text import MAX_LINE
 
 
+def shown_of(lots: list[Lot]) -> list[str]:
+    return [line for lot in lots if lot.shown for line in lot.lines]
+
+
 def lines_of(*chunks: bytes, now: float = 0.0) -> list[str]:
     lines = Lines()
-    pieces = [piece for chunk in chunks for piece in lines.feed(chunk, now)]
-    return [piece.text for piece in pieces + lines.finish() if piece.shown]
+    lots = [lot for chunk in chunks for lot in lines.feed(chunk, now)]
+    return shown_of(lots + lines.finish())
 
 
 def test_lines_come_whole_however_they_were_cut() -> None:
@@ -41,20 +45,19 @@ def test_a_bar_is_one_line_that_changes() -> None:
     lines = Lines()
     shown: list[str] = []
     for percent in range(1000):
-        pieces = lines.feed(f"\r{percent / 10:.1f}%|####".encode(), now=percent / 1000)
-        shown += [piece.text for piece in pieces if piece.shown]
-    shown += [piece.text for piece in lines.feed(b"\ndone\n", 1.0) if piece.shown]
+        shown += shown_of(lines.feed(f"\r{percent / 10:.1f}%|####".encode(), now=percent / 1000))
+    shown += shown_of(lines.feed(b"\ndone\n", 1.0))
     assert len(shown) <= 5
     assert shown[-2:] == ["99.9%|####", "done"]
 
 
 def test_a_bar_that_was_held_back_is_shown_when_it_is_due() -> None:
     lines = Lines()
-    assert [piece.text for piece in lines.feed(b"\r 1%", 0.0) if piece.shown] == [" 1%"]
-    assert not [piece for piece in lines.feed(b"\r 2%", 0.1) if piece.shown]
+    assert shown_of(lines.feed(b"\r 1%", 0.0)) == [" 1%"]
+    assert not shown_of(lines.feed(b"\r 2%", 0.1))
     assert lines.waiting
     assert not lines.tick(0.4)
-    assert [piece.text for piece in lines.tick(0.6)] == [" 2%"]
+    assert lines.tick(0.6) == [Lot((" 2%",), shown=True, whole=True)]
     assert not lines.waiting
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 
 from relay_agent.health import Health
-from relay_agent.output import Lines, Piece
-from relay_agent.progress import Progress
+from relay_agent.output import Lines, Lot
+from relay_agent.progress import Progress, Told
+from relay_agent.reading.sight import Sight
 from relay_agent.spool import Mark
 from relay_agent.watchdog.diverging import Bad, LossTrend
 from relaytui.wire.clock import Clock
@@ -17,6 +18,8 @@ from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 
 LINES_A_REPORT = 500
 CHARACTERS_A_REPORT = 64 << 10
+REMEMBERED = 4_096
+"""Steps whose metrics are remembered, so that what a line told is not told again from a file."""
 RECENT = 16
 """Lines."""
 
@@ -55,6 +58,8 @@ class Follower:
         self._lines = Lines()
         self._n = 1
         self._read = ""
+        self._beside = -1  # the last step that a file told of
+        self._told: OrderedDict[int, dict[str, float]] = OrderedDict()
 
     @property
     def heard(self) -> int:
@@ -96,10 +101,31 @@ class Follower:
 
     def finish(self) -> None:
         self._take(self._lines.finish())
+        if (told := self.progress.flush(self._clock.boot())) is not None:
+            self._tell_step(told)
 
-    def _take(self, pieces: list[Piece]) -> None:
-        if pieces:
-            self._tell(pieces)
+    def read_beside(self, sights: Sequence[Sight]) -> None:
+        """What files of the trainer's own say, in order; of a step that was passed already only what is new."""
+        for sight in sights:
+            step = sight.step
+            if step is None:
+                continue
+            metrics = self._new(step, sight.metrics)
+            sight = sight._replace(metrics=metrics)
+            self._beside = max(self._beside, step)
+            if self.progress.first is not None and step <= self.progress.step:
+                if sight.total is not None:
+                    self.progress.know_total(sight.total)
+                if metrics:
+                    self._report_step(Told(step, self.progress.total, metrics), None)
+            elif (told := self.progress.take(sight, self._clock.boot())) is not None:
+                self._tell_step(told)
+        if sights:
+            self._wake()
+
+    def _take(self, lots: list[Lot]) -> None:
+        if lots:
+            self._tell(lots)
         if not self._muted:
             self._note(Mark(self._offset - self._lines.held, self._n))
             self._wake()
@@ -108,40 +134,59 @@ class Follower:
         if not self._muted:
             self._hand_on(report)
 
-    def _tell(self, pieces: list[Piece]) -> None:
+    def _tell(self, lots: list[Lot]) -> None:
         now, wall = self._clock.boot(), self._clock.wall()
-        shown = [piece.text for piece in pieces if piece.shown]
+        shown = [line for lot in lots if lot.shown for line in lot.lines]
         for lines in _portions(shown):
             self._report(Log(wall, self._n, lines))
             self._n += len(lines)
         self.recent.extend(shown[-RECENT:])
         self.last_line = next((text for text in reversed(shown) if text.strip()), self.last_line)
-        for piece in pieces:
-            if piece.text == self._read:  # the state of a bar that is now its line
+        for lot in lots:
+            if not lot.whole:
                 continue
-            self._read = piece.text
-            sight = self.progress.see(piece.text, now)
-            if sight is None:
-                continue
-            if self.on_first_step is not None:
-                self.on_first_step(sight.step, self._muted)
-                self.on_first_step = None
-            self.loss = sight.metrics.get("loss", self.loss)
-            if self.health.see(sight.step, sight.metrics) and self.on_nonfinite is not None and not self._muted:
-                self.on_nonfinite(sight.step)
-            bad = self.trend.see(sight.step, sight.metrics, self.health.sick)
-            if bad is not None and self.on_bad is not None and not self._muted:
-                self.on_bad(bad)
-            rate = self.progress.rate
-            self._report(
-                Step(
-                    wall,
-                    sight.step,
-                    sight.total,
-                    pack_all(sight.metrics),
-                    rate if rate is not None and math.isfinite(rate) else None,
-                )
-            )
+            for text in self.progress.worthy(lot.lines):
+                if text == self._read:  # the state of a bar that is now its line
+                    continue
+                self._read = text
+                told = self.progress.see(text, now, lot.nested)
+                if told is not None:
+                    self._tell_step(told)
+
+    def _tell_step(self, told: Told) -> None:
+        if self.on_first_step is not None and self.progress.first is not None:
+            self.on_first_step(told.step, self._muted)
+            self.on_first_step = None
+        self.loss = told.metrics.get("loss", self.loss)
+        if self.health.see(told.step, told.metrics) and self.on_nonfinite is not None and not self._muted:
+            self.on_nonfinite(told.step)
+        bad = self.trend.see(told.step, told.metrics, self.health.sick)
+        if bad is not None and self.on_bad is not None and not self._muted:
+            self.on_bad(bad)
+        if told.step <= self._beside and told.metrics:
+            told = told._replace(metrics=self._new(told.step, told.metrics))
+            if not told.metrics:
+                return
+        self._report_step(told, self.progress.rate)
+
+    def _new(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
+        """Those of them that were not told of this step."""
+        known = self._told.get(step, {})
+        return {name: value for name, value in metrics.items() if not _same(known.get(name), value)}
+
+    def _report_step(self, told: Told, rate: float | None) -> None:
+        if told.metrics:
+            self._told.setdefault(told.step, {}).update(told.metrics)
+            if len(self._told) > REMEMBERED:
+                self._told.popitem(last=False)
+        metrics = pack_all(told.metrics)
+        finite = rate if rate is not None and math.isfinite(rate) else None
+        self._report(Step(self._clock.wall(), told.step, told.total, metrics, finite))
+
+
+def _same(one: float | None, other: float) -> bool:
+    """Whether two spellings of a number are of the same: some trainers print four digits of it."""
+    return one is not None and (math.isclose(one, other, rel_tol=1e-3) or (math.isnan(one) and math.isnan(other)))
 
 
 def _portions(lines: list[str]) -> Iterator[list[str]]:

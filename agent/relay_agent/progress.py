@@ -1,126 +1,29 @@
-"""Progress in a trainer's plain lines: step, total and metrics, from recognised shapes only.
+"""The progress of an attempt: which of the counts that a trainer prints is the one of its training.
 
-Text that merely mentions a loss (a prompt, a sample, a configuration) must not become one, so a line counts only when
-it names its step in one of the shapes of `SHAPES` and says something about it: a total or a metric.
+What a line says is understood in `reading`; here it is judged by what was said before.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MAX_LENGTH = 2_000
-"""Longer lines are samples and dumps."""
-MAX_METRICS = 64
-MAX_STEP = 2**53
+from relay_agent.reading.patterns import Pattern
+from relay_agent.reading.reader import Reader
+from relay_agent.reading.shapes import read
+from relay_agent.reading.sight import MAX_STEP, Sight, evaluated
 
-_NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_PLAIN = ("loss", "train_loss", "train/loss", "lr", "learning_rate", "reward", "grad_norm")
-"""Names that may stand before their number with nothing but a space between."""
-_ALIASES = {
-    "learning_rate": "lr",
-    "train/lr": "lr",
-    "train_loss": "loss",
-    "train/loss": "loss",
-    "rewards/mean": "reward",
-}
-
-_STEP_WORD = r"(?:global[_ ]?step|train[_ ]?step|steps?|iter(?:ation)?)"
-_START = r"(?:^|[\]:,|\-–>)]\s*|\s{2,})"
-"""What may stand before the word: nothing, or the end of a log prefix."""
-
-_PAIR = re.compile(
-    rf"(?<![\w/.])(?P<name>[A-Za-z][\w/.\-]{{0,63}})\s*[=:]\s*['\"]?(?P<value>{_NUMBER})(?![\w.])['\"]?", re.IGNORECASE
-)
-_NAMED = re.compile(
-    rf"(?<![\w/.])(?P<name>{'|'.join(map(re.escape, _PLAIN))})\s+(?P<value>{_NUMBER})(?![\w.])", re.IGNORECASE
-)
-_QUOTED = re.compile(
-    rf"['\"](?P<name>[A-Za-z][^'\"\\]{{0,127}})['\"]\s*:\s*['\"]?(?P<value>{_NUMBER})['\"]?(?=\s*[,}}])", re.IGNORECASE
-)
-_EVALUATED = re.compile(r"(?:eval|val|valid|validation|test)[_/]", re.IGNORECASE)
-"""Metrics of another loop than the training's."""
-_EVALUATES = re.compile(r"(?<![\w./\-])(?:eval|evaluat(?:e|ing|ion)|validat(?:e|ing|ion))(?![\w./\-])", re.IGNORECASE)
-_BLANKS = re.compile(r"\s{2,}")
-_HINT = re.compile(r"step|iter", re.IGNORECASE)
+__all__ = ["Progress", "read"]
 
 
-class Sight(NamedTuple):
-    """What one line said."""
+class Told(NamedTuple):
+    """What there is to report of one step."""
 
     step: int
     total: int | None
     metrics: dict[str, float]
-
-
-def _metrics(text: str, *patterns: re.Pattern[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for pattern in patterns:
-        for match in pattern.finditer(text):
-            name = match["name"].lower() if match["name"].isupper() or match["name"].istitle() else match["name"]
-            name = _ALIASES.get(name, name)
-            if len(found) < MAX_METRICS:
-                found.setdefault(name, float(match["value"]))
-    return found
-
-
-def _line(match: re.Match[str], text: str) -> Sight | None:
-    """`step 120/400 loss 2.3 lr 1e-3`, `step=5 loss=nan`, `step: 5, loss: inf`, `Step [5/9], Loss: 0.3`."""
-    if _EVALUATES.search(text[: match.end("step")]):
-        return None
-    total = int(match["total"]) if match["total"] else None
-    rest = text[match.end() :]
-    metrics = _metrics(rest, _PAIR, _NAMED)
-    if total is not None and not metrics and rest.strip(" .,;:]|\t"):
-        return None  # `step 1/3: downloading …` is no progress of training
-    return Sight(int(match["step"]), total, metrics)
-
-
-def _mapping(match: re.Match[str], text: str) -> Sight | None:
-    """`{'loss': 2.1, 'step': 3}` as Python or JSON print it, NaN and quoted numbers included."""
-    metrics = _metrics(match.group(), _QUOTED)
-    step = next((metrics.pop(key) for key in ("step", "global_step", "current_steps") if key in metrics), None)
-    total = next((metrics.pop(key) for key in ("total", "max_steps", "total_steps") if key in metrics), None)
-    if step is None:
-        before = _BEFORE_MAPPING.search(text[: match.start()])
-        step = float(before["step"]) if before else None
-    if step is None or step != step or not 0 <= step <= MAX_STEP or step != int(step):
-        return None
-    return Sight(int(step), int(total) if total and 0 < total <= MAX_STEP else None, metrics)
-
-
-_BEFORE_MAPPING = re.compile(rf"{_STEP_WORD}\s+(?P<step>\d{{1,16}})\s*:?\s*$", re.IGNORECASE)
-
-SHAPES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], Sight | None]], ...] = (
-    ("mapping", re.compile(r"\{\s*['\"][^{}]{1,2000}\}"), _mapping),
-    (
-        "line",
-        re.compile(
-            rf"{_START}{_STEP_WORD}\s*[=:]?\s*\[?\s*(?P<step>\d{{1,16}})(?:\s*/\s*(?P<total>\d{{1,16}}))?(?![\w.]*\w)\]?",
-            re.IGNORECASE,
-        ),
-        _line,
-    ),
-)
-"""Recognised shapes, most telling first. A trainer's own adapter adds to these."""
-
-
-def read(text: str) -> Sight | None:
-    """What a line says about progress; None for nearly all lines."""
-    if len(text) > MAX_LENGTH or not _HINT.search(text):
-        return None
-    text = _BLANKS.sub("  ", text)  # so that no shape can be made to search long runs of blanks again and again
-    for _, pattern, understand in SHAPES:
-        for match in pattern.finditer(text):
-            sight = understand(match, text)
-            if sight and sight.step <= MAX_STEP and (sight.total is not None or sight.metrics):
-                if sight.total is not None and not 0 < sight.total <= MAX_STEP:
-                    sight = sight._replace(total=None)
-                return sight
-    return None
 
 
 @dataclass
@@ -168,7 +71,7 @@ class Progress:
     begin anew once the first is reached.
     """
 
-    def __init__(self, step: int = 0, total: int | None = None) -> None:
+    def __init__(self, step: int = 0, total: int | None = None, patterns: Sequence[Pattern] = ()) -> None:
         self.step = step
         self.total = total
         self.first: int | None = None
@@ -178,6 +81,8 @@ class Progress:
         self.stride = 0
         """The fewest steps from one line to the next, 0 where there were no two."""
         self._known_total = total is not None
+        self._main: int | None = None  # the total that the training is printed with
+        self._reader = Reader(step, patterns)
         self._counts: dict[int, _Count] = {}  # by total
         self._other: set[int] = set()  # totals of something else
         self._seen: deque[_Seen] = deque()
@@ -195,24 +100,50 @@ class Progress:
         stride = max(1, self.stride)
         return step >= self.total - (not from_one) or step + stride > self.total - from_zero
 
-    def see(self, text: str, now: float) -> Sight | None:
-        """Read one line; what it says, with the total known so far."""
-        sight = read(text)
-        if sight is None or not self._is_ours(sight):
+    def worthy(self, lines: Sequence[str]) -> Sequence[str]:
+        """Those of some lines that `see` may understand: few, and found fast."""
+        return self._reader.worthy(lines)
+
+    def see(self, text: str, now: float, nested: bool = False) -> Told | None:
+        """Read one line, or one state of a bar; what it says, with the total known so far."""
+        sight = self._reader.see(text, nested)
+        return None if sight is None else self.take(sight, now)
+
+    def flush(self, now: float) -> Told | None:
+        """Nothing more is printed: what waited for another line."""
+        sight = self._reader.flush()
+        return None if sight is None else self.take(sight, now)
+
+    def know_total(self, total: int) -> None:
+        """Told by who has not to guess; whoever set a target knows better."""
+        if not self._known_total:
+            self.total, self._known_total = total, True
+
+    def take(self, sight: Sight, now: float) -> Told | None:
+        """What a line or a file of the trainer's own says."""
+        if sight.step is None:
+            return None if self.first is None else Told(self.step, self.total, sight.metrics)
+        if sight.sure:
+            if sight.total is not None:
+                self.know_total(sight.total)
+        elif not self._is_ours(sight):
             return None
+        if sight.bar and self.first is None and sight.step in (0, self.start):
+            return None  # it was drawn before there was a step
         if self.first is None:
             self.first = sight.step
         elif sight.step > self.step:
             self.stride = min(self.stride or MAX_STEP, sight.step - self.step)
         self._pace(sight.step, now)
         self.step = sight.step
-        return sight._replace(total=self.total)
+        return Told(sight.step, self.total, sight.metrics)
 
     def _is_ours(self, sight: Sight) -> bool:
         """Whether it is about the steps of the training; takes over its total."""
-        if sight.metrics and all(map(_EVALUATED.match, sight.metrics)):
+        assert sight.step is not None
+        if evaluated(sight.metrics):
             return sight.total is None
-        if sight.total is None or self._known_total:
+        if sight.total is None:
             return True
         count = self._counts.get(sight.total)
         if count is None:
@@ -221,20 +152,24 @@ class Progress:
             count = self._counts[sight.total] = _Count(sight.step)
         count.see(sight.step)
         count.trains |= bool(sight.metrics)
-        if sight.total == self.total:
+        if sight.total == self._main:
             return True
-        if self.total is not None and not self._goes_on(sight.step, sight.total, count, self._counts[self.total]):
+        if self._main is not None and not self._goes_on(sight.step, sight.total, count, self._counts[self._main]):
             self._other.add(sight.total)
             return False
-        self.total = sight.total
+        self._main = sight.total
+        if not self._known_total:
+            self.total = sight.total
         return True
 
     def _goes_on(self, step: int, total: int, count: _Count, main: _Count) -> bool:
         """Whether the training counts towards this total from here on."""
-        assert self.total is not None
+        assert self._main is not None
+        if total == self.total:
+            return True  # as is known from elsewhere
         if not (count.trains and main.trains):
             return count.trains  # lines with nothing but two numbers may be about anything
-        if total < self.total or total in self._other:
+        if total < self._main or total in self._other:
             return False
         return (
             self.complete(self.step)
