@@ -160,6 +160,7 @@ class Rig:
             "RELAY_AGENT_STATE": str(self.root / worker),
             "RELAY_SETTLE_SECONDS": "0.5",
             "RETRIES": "0",  # a crash is the end, unless a test says otherwise
+            "PREEMPT": "none",  # whatever machine the tests run on
             "ORPHAN_TIMEOUT": "0",  # a pod is killed whole, unless a test says otherwise
             "RUN_ID": self.run_id,
             "WORKER_ID": worker,

@@ -22,6 +22,8 @@ from relay_agent.journal import Journal
 from relay_agent.link import Link
 from relay_agent.orders import Orders
 from relay_agent.pod import VERSION, Note, Pod, start_of
+from relay_agent.preempt.departure import Departure
+from relay_agent.preempt.training import Training
 from relay_agent.process import say
 from relay_agent.progress import Progress
 from relay_agent.publisher import Publisher
@@ -64,6 +66,7 @@ class Attempt:
         stop: Stop,
         clock: Clock,
         rng: random.Random,
+        departure: Departure,
     ) -> None:
         self._settings = settings
         self._folder = folder
@@ -74,13 +77,14 @@ class Attempt:
         self._link = link
         self._stop = stop
         self._clock = clock
+        self._departure = departure
         self._ended = False
         self._retried = False
         self._tasks: list[asyncio.Task[None]] = []
         self.epoch = holding.lease.epoch
         self.journal = Journal(folder, settings.worker_id, clock)
         self.journal.epoch = self.epoch
-        self.tell = Teller(holding.spool, self.journal, clock, link.wake)
+        self.tell = departure.tell = Teller(holding.spool, self.journal, clock, link.wake)
         margin = settings.stop_grace + EARLY if settings.on_lease_loss == "stop" else None
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, margin)
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
@@ -113,7 +117,7 @@ class Attempt:
             else:
                 await self._end(verdict)
                 stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
-                return 128 + self._stop.signal if stopped else verdict.exit_code
+                return self._stop.exit_code if stopped else verdict.exit_code
             self.tell.event("attempt.refused", str(refused))
             await self._end(never_started(refused, self._stop))
             raise refused
@@ -182,7 +186,7 @@ class Attempt:
 
     async def _watch(self, trainer: Supervised, follower: Follower, publisher: Publisher) -> int:
         """Until nothing is left of the trainer and all that is whole is published. Its exit code."""
-        self._stop.listen(lambda at_once: trainer.kill() if at_once else trainer.stop())
+        self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
         if self._settings.on_lease_loss == "stop":
             if math.isfinite(self.tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
                 trainer.dead_by(self.tenure.lease.safe_until)
@@ -191,9 +195,12 @@ class Attempt:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
-        self.orders.trainer_is_up(trainer, self._folder.save_file(self.epoch), self._settings.save_signal)
+        wish = self._folder.save_file(self.epoch)
+        self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
+        self._departure.begin(Training(self.orders, publisher, trainer, wish))
         code = await trainer.exited
         self.orders.trainer_is_gone()
+        self._departure.ended(code)
         leftovers = await trainer.gone
         follower.finish()
         data = {"code": str(code), "leftovers": str(leftovers)}
@@ -203,6 +210,14 @@ class Attempt:
         if not self._stop.lost:
             await publisher.finish(code)
         return code
+
+    def _stop_trainer(self, trainer: Supervised, at_once: bool) -> None:
+        if at_once:
+            trainer.kill()
+            return
+        trainer.stop(self._stop.dead_by - self._clock.boot())
+        if math.isfinite(self._stop.dead_by):
+            trainer.dead_by(self._stop.dead_by + EARLY)
 
     async def _judge(self, code: int, follower: Follower, publisher: Publisher) -> Verdict:
         self.tenure.note_cut_off(stopped=code != 0)

@@ -22,6 +22,8 @@ CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
 DEFAULT_CONFIG = Path("configs/run.yaml")
 SAVE_SIGNALS = ("USR1", "USR2", "HUP")
 """Those that a trainer can take for a wish; others mean something else to programs or to the system."""
+STOP_GRACE = 30.0
+"""Seconds between SIGTERM and SIGKILL for a trainer, where nobody says otherwise."""
 MAX_FILE = 1 << 20
 MAX_TOKENS = 2000
 """Of YAML: some four for each key."""
@@ -51,6 +53,10 @@ class Settings(Struct, frozen=True):
     settle_seconds: float
     complete_marker: Literal["auto", "always", "never"]
     stop_grace: float
+    stop_grace_set: bool
+    preempt: Literal["auto", "aws", "gcp", "azure", "slurm", "none"]
+    preempt_grace: float | None
+    preempt_url: str
     save_signal: signal.Signals | None
     target_steps: int | None
     orphan_timeout: float
@@ -200,7 +206,15 @@ KEYS = (
         "auto",
         "whether the trainer marks whole checkpoints with COMPLETE: auto, always, never",
     ),
-    Key("RELAY_STOP_GRACE", _seconds(0.1), 30.0, "seconds between SIGTERM and SIGKILL for the trainer"),
+    Key("RELAY_STOP_GRACE", _seconds(0.1), None, "seconds between SIGTERM and SIGKILL for the trainer (30)"),
+    Key(
+        "PREEMPT",
+        _choice("auto", "aws", "gcp", "azure", "slurm", "none"),
+        "auto",
+        "who gives notice before the pod goes: auto, aws, gcp, azure, slurm, none",
+    ),
+    Key("PREEMPT_GRACE", _seconds(0.0), None, "seconds the pod has after SIGTERM, or a notice that names no time"),
+    Key("PREEMPT_URL", _url, "", "the metadata service, where it is not at 169.254.169.254"),
     Key("SAVE_SIGNAL", _signal, None, "signal on which the trainer saves and goes on: USR1, USR2 or HUP"),
     Key("ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"),
     Key("RELAY_AGENT_STATE", _path, None, "folder on the pod's own disk for what the agent remembers"),
@@ -265,6 +279,9 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
         )
     if settings["worker_id"] is None:
         settings["worker_id"] = _host_label(environ.get("HOSTNAME", ""))
+    settings["stop_grace_set"] = settings["stop_grace"] is not None
+    if settings["stop_grace"] is None:
+        settings["stop_grace"] = STOP_GRACE
     if settings["agent_state"] is None:
         from platformdirs import user_state_path  # imports much for a default that pods seldom need
 

@@ -125,7 +125,19 @@ class Orders:
                 self._spawn(self._save(order, self._trainer), "save")
 
     async def _save(self, order: Order, trainer: Supervised) -> None:
-        words, asked = [], False
+        answer, _ = await self._ask_to_save(trainer)
+        said = answer.message
+        say(f"the trainer was asked to save: {said}" if answer.accepted else f"it could not be asked to save: {said}")
+        self._answer(order, answer)
+
+    async def ask_to_save(self) -> tuple[Answer, bool]:
+        """In every way there is. Whether that could be done, and whether a process heard it that knows the signal."""
+        if self._trainer is None or self._over:
+            return _GONE, False
+        return await self._ask_to_save(self._trainer)
+
+    async def _ask_to_save(self, trainer: Supervised) -> tuple[Answer, bool]:
+        words, asked, reached = [], False, 0
         if self._signal is not None:
             reached = await asyncio.to_thread(trainer.signal, self._signal)
             asked = reached > 0
@@ -139,9 +151,7 @@ class Orders:
         else:
             asked = True
             words.append("asked by $RELAY_SAVE_FILE; if the trainer does not look for it, it saves as usual")
-        said = ", ".join(words)
-        say(f"the trainer was asked to save: {said}" if asked else f"the trainer could not be asked to save: {said}")
-        self._answer(order, Answer(asked, said))
+        return Answer(asked, ", ".join(words)), reached > 0
 
     # -- answers -------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from relay_agent.checkpoints.aside import orphan, set_aside
+from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
 from relay_agent.checkpoints.disk import SYSTEM, names
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.staging import MARKER, STEP, Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
+from relay_agent.measured import Measured
 from relay_agent.process import say
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
@@ -102,6 +103,7 @@ class Publisher:
         self._why = ""
         self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
+        self.measured = Measured()
         self.protect: set[str] = set()
         self.newest_step: int | None = None
         self.may_prune = True
@@ -166,6 +168,7 @@ class Publisher:
         if found:
             self.newest_step = found[-1].manifest.step
             self._last = (saved_at(found[-1].path), self.newest_step)
+            self.measured.bytes = found[-1].manifest.total_bytes
         return [
             Published(
                 sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
@@ -300,6 +303,7 @@ class Publisher:
 
     async def _publish(self, staged: Staged) -> bool:
         """Whether it is in the line now."""
+        began = self._clock.boot()
         try:
             done = await asyncio.to_thread(
                 publish,
@@ -335,6 +339,7 @@ class Publisher:
             self._last = max(self._last, (staged.saved_at, staged.step))
             self._unpublished.clear()
             if done.fresh:
+                self.measured.published(done.bytes, self._clock.boot() - began)
                 self._recorder.published(done)
                 await self._prune()
             return True
@@ -343,7 +348,7 @@ class Publisher:
     async def _refused(self, staged: Staged, error: OSError) -> None:
         """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
         words = error.strerror or str(error)
-        if error.errno == errno.ENOENT and await asyncio.to_thread(_was_taken_away, staged.path):
+        if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
             return
         self._miss(staged, words)
         if error.errno in NO_ROOM:
@@ -411,8 +416,3 @@ class Publisher:
     def _still_mine(self) -> bool:
         """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""
         return self._held() and highest_claim(self._folder) <= self._epoch
-
-
-def _was_taken_away(staged: Path) -> bool:
-    """By the trainer: it is gone, and what it lay in is still there."""
-    return not os.path.lexists(staged) and staged.parent.is_dir() and not staged.parent.is_symlink()

@@ -21,6 +21,7 @@ from relay_agent.holding import Holding
 from relay_agent.lease import Lease
 from relay_agent.link import Link
 from relay_agent.pod import Pod
+from relay_agent.preempt.departure import Departure
 from relay_agent.process import limit_threads, reap_orphans, say
 from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
@@ -47,6 +48,7 @@ class Runner:
         self._attempt: Attempt | None = None
         self._early: list[Order] = []
         self._pod = Pod(settings.agent_state, clock)
+        self._departure = Departure(settings, clock, lambda: self._stop)
         if not settings.shared_secret:
             raise RelayError(
                 "no_secret",
@@ -70,6 +72,7 @@ class Runner:
             link.backlog = await asyncio.to_thread(backlog, self._pod, settings.run_id, found)
         link.persists = found is not None
         side = [asyncio.create_task(link.run(), name="link"), asyncio.create_task(link.sync(), name="sync")]
+        side.append(asyncio.create_task(self._departure.watch(), name="preempt"))
         try:
             again, healthy = True, False
             if found is not None:
@@ -83,11 +86,12 @@ class Runner:
                 )
                 if grant is None:
                     say("stopped while waiting for the lease")
-                    return 128 + self._stop.signal
+                    return self._stop.exit_code
                 holding = Holding.new(grant.lease, grant.answer.config, grant.answer.newest, self._pod, healthy)
                 code, again, healthy = await self._attempted(holding, folder, launch, link)
             return code
         finally:
+            self._departure.close()
             for task in side:
                 task.cancel()
             for task in side:
@@ -116,7 +120,7 @@ class Runner:
         link.persists = True
         self._attempt = attempt = Attempt(
             self._settings, folder, launch, holding, self._incarnation, self._pod, link, self._stop, self._clock,
-            self._rng,
+            self._rng, self._departure,
         )  # fmt: skip
         for order in self._early:
             self._attempt.order(order)
@@ -130,6 +134,7 @@ class Runner:
         link.spool, link.lost, link.persists = None, False, False
         self._attempt = None
         self._stop = Stop()
+        self._departure.again()
         return code, True, healthy
 
     async def _unless_stopped(self, acquiring: asyncio.Task[Grant], linking: asyncio.Task[None]) -> Grant | None:
@@ -174,15 +179,16 @@ class Runner:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
-        for number in (signal.SIGUSR1, signal.SIGUSR2):  # a scheduler's warning goes to every process of a job
-            loop.add_signal_handler(number, lambda: None)
+        loop.add_signal_handler(signal.SIGUSR1, self._departure.warned)  # Slurm's; it goes to every process of a job
+        loop.add_signal_handler(signal.SIGUSR2, lambda: None)
         with contextlib.suppress(ValueError, OSError):
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away ends no training
         reap_orphans(loop)
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
-        say(f"{name}: stopping" + (" at once" if self._stop.why is Why.SIGNAL else ""))
+        say(f"{name}: stopping" + (" at once" if self._stop.signal else ""))
+        self._departure.signalled(number)
         self._stop.ask(Why.SIGNAL, f"the pod got {name}", number)
         if self._attempt is not None:
             self._attempt.signalled(name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from enum import IntEnum
+from signal import SIGTERM
 
 from relay_agent.checkpoints.tree import Cancelled
 
@@ -34,12 +36,15 @@ class Stop:
         """Of `Why.AGAIN`: it goes on from the last checkpoint saved while the loss was finite."""
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
-        """A second signal came: nothing is waited for any more."""
+        """A second signal came, or the pod's time is up: nothing is waited for any more."""
+        self.dead_by = math.inf
+        """On the boot clock: no later is the trainer's tree killed, whatever its grace."""
         self._listener: Callable[[bool], None] | None = None
 
     def ask(self, why: Why, message: str, signal: int = 0) -> None:
-        """`message` goes into the attempt's end. A second signal means: do not wait for the trainer."""
-        again = why is Why.SIGNAL and self.why is Why.SIGNAL
+        """`message` goes into the attempt's end. A second signal means: do not wait for the trainer. Without `signal`
+        it is a notice that one will come."""
+        again = bool(signal and self.signal)
         if self.why is None or why > self.why:
             self.why, self.message = why, message
         self.signal = self.signal or signal
@@ -48,6 +53,17 @@ class Stop:
         self.asked.set()
         if self._listener is not None:
             self._listener(again)
+
+    def hurry(self) -> None:
+        """Wait for nothing any more."""
+        self.hurried.set()
+        if self._listener is not None:
+            self._listener(True)
+
+    @property
+    def exit_code(self) -> int:
+        """Of an agent whose trainer ended well, though it was stopped: whoever stopped the pod sees that it was."""
+        return 128 + (self.signal or SIGTERM)
 
     def again(self, message: str, ending: str, *, healthy: bool = False) -> None:
         """The trainer is stopped as on a drain, so that it may save, and the same agent takes the run up anew, as far

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import signal
 import socket
@@ -200,9 +201,12 @@ class Supervised:
         own_children.add(self._guardian)
         return ours
 
-    def stop(self) -> None:
-        """SIGTERM to the trainer now; SIGKILL to its tree when the grace is over."""
-        self._order(guardian.STOP, self._grace + self._patience)
+    def stop(self, within: float = math.inf) -> None:
+        """SIGTERM to the trainer now; SIGKILL to its tree when the grace is over, or `within` seconds if that is less:
+        its guardian is told so by `dead_by`."""
+        patient = self._grace <= within
+        left = self._grace + self._patience if patient else max(0.0, within) + self._hurried
+        self._order(guardian.STOP, left)
 
     def kill(self) -> None:
         self._order(guardian.KILL, self._hurried)
@@ -213,10 +217,17 @@ class Supervised:
             with suppress(OSError):
                 os.killpg(self._pid, number)
             return 1
-        trainer = guardian.tree(self.guard, self._guardian) - {self._guardian}
-        handlers = {pid for pid in trainer if guardian.handles(pid, number)}
+        handlers = self._handlers(number)
         guardian.signal_all(handlers, number)
         return len(handlers)
+
+    def knows(self, number: int) -> bool:
+        """Whether a process of the trainer handles it, as far as the system tells. Blocking."""
+        return not Path("/proc/self").exists() or bool(self._handlers(number))
+
+    def _handlers(self, number: int) -> set[int]:
+        trainer = guardian.tree(self.guard, self._guardian) - {self._guardian}
+        return {pid for pid in trainer if guardian.handles(pid, number)}
 
     def dead_by(self, at: float) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never

@@ -25,7 +25,7 @@ class Verdict:
     @classmethod
     def before_start(cls, stop: Stop, step: int) -> Verdict:
         """Stopped before there was a trainer."""
-        code = int(Exit.LEASE) if stop.lost else 128 + (stop.signal or signal.SIGTERM)
+        code = int(Exit.LEASE) if stop.lost else stop.exit_code
         return cls(_stopped(stop), code, step, f"{stop.message}, before the trainer started")
 
 
@@ -49,7 +49,7 @@ def judge(
         if stop.why is Why.CUT_OFF:
             own = own or int(Exit.LEASE)
         if not own and stop.why is Why.SIGNAL:
-            own = 128 + stop.signal  # whoever stopped the pod sees that it was stopped
+            own = stop.exit_code
         return Verdict(_stopped(stop), own, step, stop.message, code)
     if code != 0:
         message = f"the trainer {describe(code)} at step {step}"

@@ -87,3 +87,8 @@ def _move(run: RunFolder, disk: Disk, path: Path, folder: Path) -> Path:
     sync_folder(disk, folder)
     sync_folder(disk, path.parent)
     return target
+
+
+def was_taken_away(staged: Path) -> bool:
+    """By the trainer: it is gone, and what it lay in is still there."""
+    return not os.path.lexists(staged) and staged.parent.is_dir() and not staged.parent.is_symlink()
