@@ -232,6 +232,7 @@ def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
         "RELAY_RUN_ROOT": run,
         "RELAY_OUTPUT_DIR": f"{run}/out/e00000003",
         "RELAY_RESUME_FROM": f"{run}/ckpt/step_00000020",
+        "RELAY_RESUME_ARGS": "",
         "RELAY_CKPT_STAGING_ROOT": f"{run}/ckpt/.staging/e00000003",
         "RELAY_SAVE_FILE": f"{run}/ckpt/.staging/e00000003/.save-now",
         "RELAY_TRAIN_MODE": "rl",

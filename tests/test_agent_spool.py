@@ -13,10 +13,12 @@ from checkpoint_kit import Crash, FaultyDisk
 
 from relay_agent import segments
 from relay_agent.checkpoints.disk import SYSTEM, Disk
+from relay_agent.lane import BUFFER, FRAME, SEGMENT, Frame, Lane, Mark
 from relay_agent.lease import Lease
 from relay_agent.pace import Pace
 from relay_agent.segments import Folder
-from relay_agent.spool import BUFFER, FRAME, MEMORY_BOUND, SEGMENT, Frame, Lane, Mark, Spool
+from relay_agent.spool import Spool
+from relay_agent.yielding import MEMORY_BOUND
 from relaytui.wire.codec import decode
 from relaytui.wire.messages import MAX_FRAME, MAX_REPORTS, Reports, Skip
 from relaytui.wire.reports import AnyReport, Event, Gap, Log, Step

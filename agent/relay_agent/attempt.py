@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_agent.beginning import Beginning
+from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
@@ -31,6 +32,7 @@ from relay_agent.rejoin import Rejoining, replay
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
 from relay_agent.takeover import Act
+from relay_agent.taking import Taking
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
 from relay_agent.trainer import Launch, refuse_too_large, trainer_environment
@@ -160,8 +162,13 @@ class Attempt:
             return Verdict.before_start(self._stop, step)
         follower = self._follower(step)
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
-        publisher = self._publisher(step, name, follower)
-        await self._start(trainer, resume)
+        taking = self._taking(follower)
+        publisher = self._publisher(step, name, follower, taking)
+        try:
+            handed = await taking.prepare(resume)
+        except Cancelled:
+            return Verdict.before_start(self._stop, step)
+        await self._start(trainer, resume, handed)
         code = await self._watch(trainer, follower, publisher)
         return await self._judge(code, follower, publisher)
 
@@ -169,7 +176,7 @@ class Attempt:
         """The trainer of an agent that is gone: still running, or what became of it."""
         note = rejoining.note
         follower = self._follower(note.resume_step)
-        publisher = self._publisher(note.resume_step, note.resume, follower)
+        publisher = self._publisher(note.resume_step, note.resume, follower, self._taking(follower))
         log = self._folder.log(self.epoch)
         mark = await replay(log, self._holding.spool.telemetry.mark, follower)
         trainer = Supervised(log, follower.feed, follower.skip, mark.offset, taken_over=True)
@@ -226,11 +233,12 @@ class Attempt:
             code, self._stop, follower.progress, publisher.newest_step, follower.last_line, unpublished, publisher.kept
         )
 
-    async def _start(self, trainer: Supervised, resume: Resume | None) -> None:
+    async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:
         step, name = (resume.step, resume.name) if resume else (0, None)
         folder = self._note(name, step)
-        path = resume.path if resume else None
-        env = trainer_environment(os.environ, self._settings, self._holding.config, self._folder, self.epoch, path)
+        env = trainer_environment(
+            os.environ, self._settings, self._holding.config, self._folder, self.epoch, handed.path, handed.args
+        )
         refuse_too_large(self._launch, env)
         orphan = self._settings.orphan_timeout
         grace = self._settings.stop_grace
@@ -354,7 +362,13 @@ class Attempt:
         follower.on_nonfinite = self._nonfinite
         return follower
 
-    def _publisher(self, step: int, name: str | None, follower: Follower) -> Publisher:
+    def _taking(self, follower: Follower) -> Taking:
+        return Taking(
+            self._settings, self._folder, self.epoch, self._clock, self.tell,
+            lambda: follower.progress.step, self._stop.unless_hurried,
+        )  # fmt: skip
+
+    def _publisher(self, step: int, name: str | None, follower: Follower, taking: Taking) -> Publisher:
         publisher = Publisher(
             self._folder,
             self.epoch,
@@ -364,6 +378,7 @@ class Attempt:
             self._holding.config.ckpt_keep_last_n,
             self._clock,
             self.tell,
+            taking=taking,
             held=lambda: self.tenure.held,
             safe=lambda: self.tenure.safe,
             on_fenced=self.tenure.fenced,

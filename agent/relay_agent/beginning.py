@@ -7,13 +7,15 @@ from itertools import takewhile
 
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
+from relay_agent.checkpoints.rescue import rescue
 from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
 from relay_agent.checkpoints.rollback import spoilt_last
-from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.salvage import Salvage, Told
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
 from relay_agent.process import say
 from relay_agent.stop import Stop
+from relay_agent.taking import checkpoint_dir, kinds_of
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
 from relay_agent.volume import RunFolder, highest_claim
@@ -120,6 +122,7 @@ class Beginning:
             accept=not (self._anew or self._healthy),
             mode=self._settings.mode,
             trainer=self._trainer,
+            rescue=self._rescue,
             check=self._stop.unless_asked,
         )
         try:
@@ -148,6 +151,11 @@ class Beginning:
             )
         self._say(resume)
         return resume
+
+    def _rescue(self, dead: int) -> list[Told]:
+        """Called in a thread."""
+        root = checkpoint_dir(self._settings, self._folder, dead)
+        return rescue(self._folder, dead, root, kinds_of(self._settings), check=self._stop.unless_asked)
 
     def _say(self, resume: Resume | None) -> None:
         if resume is None:

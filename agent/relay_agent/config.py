@@ -52,6 +52,8 @@ class Settings(Struct, frozen=True):
     train_cmd: str
     settle_seconds: float
     complete_marker: Literal["auto", "always", "never"]
+    checkpoints: str
+    checkpoint_dir: Path
     stop_grace: float
     stop_grace_set: bool
     preempt: Literal["auto", "aws", "gcp", "azure", "slurm", "none"]
@@ -158,6 +160,23 @@ def _path(value: object) -> Path:
         raise _Bad("begins with ~ and a user that does not exist") from None
 
 
+def _kind(value: object) -> str:
+    from relay_agent.checkpoints.adapters import BY_NAME
+
+    text = _word(value)
+    words = ("auto", "none", *BY_NAME)
+    if text not in words:
+        raise _Bad(f"should be {', '.join(words[:-1])} or {words[-1]}")
+    return text
+
+
+def _below(value: object) -> Path:
+    path = _path(value)
+    if ".." in path.parts:
+        raise _Bad("should be a folder below RELAY_OUTPUT_DIR, or an absolute path, without ..")
+    return path
+
+
 def _choice(*words: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         text = _word(value)
@@ -206,6 +225,8 @@ KEYS = (
         "auto",
         "whether the trainer marks whole checkpoints with COMPLETE: auto, always, never",
     ),
+    Key("CHECKPOINTS", _kind, "auto", "whose checkpoints to take from the trainer's folder: auto, none, or a kind"),
+    Key("CHECKPOINT_DIR", _below, Path(), "where the trainer saves, if not in RELAY_OUTPUT_DIR itself"),
     Key("RELAY_STOP_GRACE", _seconds(0.1), None, "seconds between SIGTERM and SIGKILL for the trainer (30)"),
     Key(
         "PREEMPT",

@@ -10,7 +10,7 @@ from relay_agent.health import Health
 from relay_agent.output import Lines, Lot
 from relay_agent.progress import Progress, Told
 from relay_agent.reading.sight import Sight
-from relay_agent.spool import Mark
+from relay_agent.lane import Mark
 from relay_agent.watchdog.diverging import Bad, LossTrend
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import pack_all

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from relay_agent.lane import FRAME, Frame, Lane
 from relay_agent.pace import Pace
-from relay_agent.spool import FRAME, Frame, Lane, Spool
+from relay_agent.spool import Spool
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError

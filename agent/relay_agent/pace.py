@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from relay_agent.spool import FRAME, Frame
+from relay_agent.lane import FRAME, Frame
 
 LEAST_FRAME = 8 << 10
 

@@ -21,6 +21,7 @@ from relay_agent.checkpoints.staging import MARKER, STEP, Staged, StagingWatch, 
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.measured import Measured
 from relay_agent.process import say
+from relay_agent.taking import Taking
 from relay_agent.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 from relaytui.wire.text import counted
@@ -68,6 +69,7 @@ class Publisher:
         clock: Clock,
         recorder: Recorder,
         *,
+        taking: Taking | None = None,
         held: Callable[[], bool],
         safe: Callable[[], bool],
         on_fenced: Callable[[], None],
@@ -78,6 +80,8 @@ class Publisher:
     ) -> None:
         self._folder = folder
         self._epoch = epoch
+        self._taking = taking
+        self._gently = taking.gently if taking else asyncio.to_thread
         self._mode = mode
         self._trainer = trainer
         self._keep = keep
@@ -108,6 +112,8 @@ class Publisher:
         self.newest_step: int | None = None
         self.may_prune = True
         """False once there is doubt whether the resume took."""
+        self.only_healthy = False
+        """What was saved while the loss was bad stays where it is."""
 
     async def run(self) -> None:
         """Until `finish` asks for the last look."""
@@ -205,6 +211,8 @@ class Publisher:
             if self._look_back:
                 self._look_back = False
                 self._watch.marks = await asyncio.to_thread(self._marks_so_far)
+            if self._taking and not lost:
+                await self._take(self._taking, exit_code)
             whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
             if not self._lost:
@@ -218,17 +226,31 @@ class Publisher:
         there = {staged.path.name for staged in whole}
         missed = self._unpublished.items()
         self._unpublished = {name: miss for name, miss in missed if miss is Miss.ASIDE or name in there}
+        if self._taking and self._taking.no_room:
+            self._unpublished |= dict.fromkeys(self._taking.no_room, Miss.NO_ROOM)
+            self._why = next(iter(self._taking.no_room.values()))
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
         waiting: set[Staged] = set()
         for staged in whole:
+            if self.only_healthy and not self._healthy(staged.step):
+                continue
             if staged in self._passed:
                 await self._orphan(staged)
             elif await self._publish(staged):
                 self._passed |= waiting
             else:
                 waiting.add(staged)
+
+    async def _take(self, taking: Taking, exit_code: int | None) -> None:
+        """What the trainer saved in its own folder, into the staging folder."""
+        try:
+            await taking.look(exit_code)
+        except Cancelled:
+            self._done.set()
+        if taking.no_room:
+            await self._prune()
 
     # -- does the trainer mark what is whole? --------------------------------------------------------------------
 
@@ -305,7 +327,7 @@ class Publisher:
         """Whether it is in the line now."""
         began = self._clock.boot()
         try:
-            done = await asyncio.to_thread(
+            done = await self._gently(
                 publish,
                 self._folder,
                 staged,

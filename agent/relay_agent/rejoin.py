@@ -7,8 +7,8 @@ from pathlib import Path
 
 from relay_agent import guardian, printed
 from relay_agent.follow import Follower
+from relay_agent.lane import Mark
 from relay_agent.process import say
-from relay_agent.spool import Mark
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
 from relay_agent.takeover import RULES, Act, Found, Standing, Trainer

@@ -124,8 +124,13 @@ class OutputWatch:
         """Of the last look: what lies there and is not taken, and why."""
         return sorted(self._doubts.values(), key=lambda doubt: (doubt.saved_at, doubt.path))
 
-    def take(self, ready: Ready, check: Check = never) -> take.Taken:
-        """As `take.take` does. What is Torn is not offered again before something in it changes."""
+    def refused(self) -> list[Doubt]:
+        """Of these, those that were to be taken and are damaged."""
+        return [doubt for doubt in self.doubts() if doubt.path in self._refused]
+
+    def take(self, ready: Ready, check: Check = never, deep: bool = False) -> take.Taken:
+        """As `take.take` does; what only kept still is read whole in any case. What is Torn is not offered again before
+        something in it changes."""
         with self._view() as view:
             source = take.gather(view.root, ready.candidate)
             try:
@@ -136,7 +141,7 @@ class OutputWatch:
                     self._step(view, ready),
                     self._staging,
                     atomic=self._atomic,
-                    deep=not ready.sure,
+                    deep=deep or not ready.sure,
                     check=check,
                     disk=self._disk,
                 )

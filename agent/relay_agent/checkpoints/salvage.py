@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay_agent.checkpoints import take
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.line import survey
@@ -66,7 +67,8 @@ def recorded_end(run: RunFolder, epoch: int) -> int:
 
 class Salvage:
     """For the holder of `epoch`, after its claim and before its trainer starts. `keep`: as pruning has it, should the
-    volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line.
+    volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line. `rescue`: brings
+    what lies in the own folder of the last one's trainer into its staging folder.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class Salvage:
         mode: str = "",
         trainer: str = "",
         ended: Callable[[RunFolder, int], int] = recorded_end,
+        rescue: Callable[[int], list[Told]] = lambda dead: [],
         check: Check = never,
         disk: Disk = SYSTEM,
     ) -> None:
+        self._rescue = rescue
         self._run = run
         self._epoch = epoch
         self._still_mine = still_mine
@@ -105,6 +109,12 @@ class Salvage:
         OSError where the volume cannot even be listed. What was done until then is told all the same.
         """
         empty_trash(self._run, self._disk)
+        dead = [epoch for epoch in staged_epochs(self._run) if epoch < self._epoch]
+        for epoch in dead:
+            with suppress(OSError):
+                take.clear(self._run.staging(epoch), self._disk)
+        if dead and self._accept:
+            self.told += self._rescue(dead[-1])
         left = list(self._look())
         line = survey(self._run, self._epoch)
         makers = {sealed.manifest.maker for sealed in line.line + line.orphans} | {

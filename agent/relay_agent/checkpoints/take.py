@@ -8,25 +8,23 @@ the trainer's folder is created, written to or deleted.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from relay_agent.checkpoints import unfinished
 from relay_agent.checkpoints.adapters.base import Adapter, Candidate
+from relay_agent.checkpoints.bring import LINK, Bringer, beneath, unless_gone
 from relay_agent.checkpoints.disk import (
     SYSTEM,
     Disk,
     folder,
     make_folder,
     names,
-    open_file,
     remove_tree,
     sync_folder,
     write_new,
@@ -38,13 +36,6 @@ from relay_agent.checkpoints.tree import Cancelled, Check, Found, Torn, Unsettle
 from relay_agent.checkpoints.unfinished import UNFINISHED
 
 TAKING = ".taking"
-_CHUNK = 16 << 20
-_UNABLE = frozenset(
-    (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EMLINK,
-     errno.EBADF, errno.ETXTBSY)
-)  # fmt: skip
-"""What a filesystem answers that has no such way."""
-_GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE))
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ def gather(root: int, candidate: Candidate) -> Source:
     for part in candidate.parts:
         above = part.target.split("/")[:-1]
         folders += ["/".join(above[: depth + 1]) for depth in range(len(above))]
-        with _unless_gone(), _beneath(root, part.source) as (parent, name):
+        with unless_gone(), beneath(root, part.source) as (parent, name):
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
             if stat.S_ISREG(found.st_mode):
                 file = Found(part.source, found.st_size, found.st_mtime_ns, found.st_ino, 1)
@@ -134,7 +125,7 @@ def take(
         make_folder(disk, place)
         if not atomic:  # there it lies in full view, until it is whole
             write_new(disk, place / UNFINISHED, b"")
-        bringer = _Bringer(root, place, source.bytes, adapter.in_place, check, disk)
+        bringer = Bringer(root, place, source.bytes, adapter.in_place or candidate.in_place, check, disk)
         for path in source.folders:
             make_folder(disk, place / path)
         for path, found in source.files:
@@ -146,7 +137,7 @@ def take(
         _check_taken(place, source, candidate, adapter, deep, check)
         for path in (*reversed(source.folders), "."):
             sync_folder(disk, place / path)
-        _mark(disk, place, Mark(adapter.name, "hard link" in bringer.ways))
+        _mark(disk, place, Mark(adapter.name, LINK in bringer.ways))
         if atomic:
             disk.rename(place, target)
         else:
@@ -190,136 +181,3 @@ def _mark(disk: Disk, place: Path, mark: Mark) -> None:
     finally:
         os.close(fd)
     sync_folder(disk, place)
-
-
-@dataclass
-class _Bringer:
-    """Brings file after file, by the first way that works."""
-
-    root: int
-    place: Path
-    bytes: int
-    in_place: bool
-    check: Check
-    disk: Disk
-    ways: dict[str, None] = field(default_factory=dict)
-    _unable: set[str] = field(default_factory=set)
-
-    def bring(self, path: str, found: Found) -> None:
-        self.check()
-        target = self.place / path
-        if self._may("reflink") and self._reflink(found, target):
-            return
-        if not self.in_place and self._may("hard link") and self._link(found, target):
-            return
-        if "copy" not in self.ways:
-            self._refuse_too_large()
-        self.ways["copy"] = None
-        with self._open(found) as source, self._new(target, found) as new:
-            self._copy(source, new)
-
-    def _may(self, way: str) -> bool:
-        return way not in self._unable
-
-    def _reflink(self, found: Found, target: Path) -> bool:
-        with self._open(found) as source:
-            try:
-                with self._new(target, found) as new:
-                    self.disk.clone(source, new)
-            except OSError as error:
-                if error.errno not in _UNABLE:
-                    raise
-                self._unable.add("reflink")
-                self.disk.unlink(target)
-                return False
-        self.ways["reflink"] = None
-        return True
-
-    def _link(self, found: Found, target: Path) -> bool:
-        with _unless_gone(), _beneath(self.root, found.path) as (parent, name):
-            try:
-                with folder(target.parent) as into:
-                    self.disk.link_at(name, parent, target.name, into)
-            except OSError as error:
-                if error.errno not in _UNABLE:
-                    raise
-                self._unable.add("hard link")
-                return False
-        with folder(target.parent) as into:
-            fd = open_file(into, target.name)
-            try:
-                if os.fstat(fd).st_ino != found.inode:
-                    raise Unsettled(f"{found.path!a} was replaced while it was taken")
-                self.disk.fsync(fd)
-            finally:
-                os.close(fd)
-        self.ways["hard link"] = None
-        return True
-
-    @contextmanager
-    def _open(self, found: Found) -> Iterator[int]:
-        with _unless_gone():
-            fd = open_file(self.root, found.path)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
-    @contextmanager
-    def _new(self, target: Path, found: Found) -> Iterator[int]:
-        """A new file, flushed when all is in it."""
-        fd = self.disk.create(target)
-        try:
-            yield fd
-            self.disk.set_time(fd, found.mtime_ns)
-            self.disk.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def _copy(self, source: int, new: int) -> None:
-        """By the kernel where it does that, else through memory."""
-        copied = 0
-        while self._may("copy by the kernel"):
-            self.check()
-            try:
-                count = self.disk.copy(source, new, _CHUNK)
-            except OSError as error:
-                if copied or error.errno not in _UNABLE:
-                    raise
-                self._unable.add("copy by the kernel")
-                break
-            if not count:  # some mounts answer so of every file: what is missing is read
-                break
-            copied += count
-        while chunk := os.read(source, 1 << 20):
-            self.check()
-            self.disk.write(new, chunk)
-
-    def _refuse_too_large(self) -> None:
-        room = os.statvfs(self.place)
-        if self.bytes > room.f_bavail * room.f_frsize:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.place.parent))
-
-
-@contextmanager
-def _beneath(root: int, path: str) -> Iterator[tuple[int, str]]:
-    """The folder that `path` lies in, open, and its name there; through no link."""
-    *parents, name = path.split("/")
-    fd = os.dup(root)
-    try:
-        for part in parents:
-            with folder(part, dir_fd=fd) as below:
-                os.dup2(below, fd, inheritable=False)
-        yield fd, name
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _unless_gone() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _GONE:
-            raise Unsettled("it vanished while it was taken") from None
-        raise

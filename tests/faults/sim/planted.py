@@ -15,9 +15,9 @@ import relay_agent.checkpoints.prune
 import relaytui.commander.services.leases
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.staging import StagingWatch
+from relay_agent.lane import Lane
 from relay_agent.lease import Lease
 from relay_agent.publisher import Publisher
-from relay_agent.spool import Lane
 from relaytui.commander.http.ws_agent import AgentSession
 from relaytui.commander.model.lease import Renewal, decide_renew
 from relaytui.commander.services.leases import Leases

@@ -9,6 +9,8 @@ from relay_agent.checkpoints.adapters import hf_trainer, megatron, single_file, 
 from relay_agent.checkpoints.adapters.base import Adapter, Candidate, Memory
 from relay_agent.checkpoints.adapters.view import View
 
+__all__ = ["BY_NAME", "KINDS", "Adapter", "Seen", "find", "for_resume", "is_checkpoint"]
+
 KINDS: tuple[Adapter, ...] = (
     staging.ADAPTER,
     megatron.ADAPTER,

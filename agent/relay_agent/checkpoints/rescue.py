@@ -1,0 +1,63 @@
+"""What a dead attempt's trainer saved into its own folder and its agent did not come to take: pods die in that minute.
+
+The newest one that is whole there goes into that attempt's staging folder, from where salvage goes on with it. Every
+byte that has a sum is read: nobody flushed it, and a power cut leaves names without bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from relay_agent.checkpoints.adapters import Adapter
+from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.output_watch import OutputWatch, Ready
+from relay_agent.checkpoints.salvage import FULL, Told, recorded_end
+from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
+from relay_agent.volume import RunFolder
+from relaytui.wire.clock import SystemClock
+
+TRIES = 3
+"""Of the newest ones, where those after it turn out to be damaged."""
+
+
+def rescue(
+    run: RunFolder,
+    dead: int,
+    root: Path,
+    kinds: tuple[Adapter, ...],
+    *,
+    ended: Callable[[RunFolder, int], int] = recorded_end,
+    check: Check = never,
+) -> list[Told]:
+    """For the holder of a later epoch, after its claim: of the attempt `dead` that saved into `root`. Blocking.
+    Cancelled by `check`."""
+    watch = OutputWatch(root, run.staging(dead), math.inf, SystemClock(), kinds=kinds, atomic=run.atomic)
+    line = survey(run).line
+    newest = line[0].manifest.step if line else -1
+    told: list[Told] = []
+    for ready in reversed(watch.scan(ended(run, dead))[-TRIES:]):
+        if ready.candidate.step is not None and ready.candidate.step <= newest:
+            continue
+        try:
+            watch.take(ready, check, deep=True)
+            return told
+        except Unsettled:
+            continue
+        except (Torn, OSError) as trouble:
+            told.append(_told(dead, ready, trouble))
+    return told
+
+
+def _told(dead: int, ready: Ready, trouble: Torn | OSError) -> Told:
+    what = f"{ready.candidate.path} of epoch {dead}"
+    name = ready.candidate.path
+    if isinstance(trouble, Unreadable):
+        return Told("checkpoint.unread", f"{what} stays where it is: {trouble}", name)
+    if isinstance(trouble, Torn):
+        return Told("checkpoint.untaken", f"{what} is not taken: {trouble.reason}", name)
+    words = trouble.strerror or str(trouble)
+    if trouble.errno in FULL:
+        return Told("checkpoint.no_space", f"{what} is not taken, the volume is full: {words}", name)
+    return Told("checkpoint.untaken", f"{what} is not taken, the volume refused: {words}", name)
