@@ -1,0 +1,362 @@
+"""What the agent makes of the trainer's own folder: what it says, when it waits, and what it hands back."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checkpoint_kit import ManualClock, mine, names, new_run, take
+from taking_kit import SETTLE, contents, state
+from writers import hf_trainer, megatron, single_file, staging
+from writers.kit import run, torch_zip
+
+from relay_agent.checkpoints import adapters, gentle, handing, salvage
+from relay_agent.checkpoints.adapters.base import Adapter, Plan, Put
+from relay_agent.checkpoints.disk import Disk
+from relay_agent.checkpoints.line import published
+from relay_agent.checkpoints.manifest import verify
+from relay_agent.checkpoints.rescue import rescue
+from relay_agent.checkpoints.resume import choose
+from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.tree import Cancelled
+from relay_agent.config import load
+from relay_agent.publisher import Publisher
+from relay_agent.taking import RETRY_AFTER, Taking
+from relay_agent.volume import RunFolder
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.steps: list[int] = []
+
+    def published(self, checkpoint: salvage.Published) -> None:
+        self.steps.append(checkpoint.step)
+
+    def pruned(self, name: str) -> None:
+        pass
+
+    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None:
+        self.events.append((kind, message))
+
+    def said(self, kind: str) -> list[str]:
+        return [message for event, message in self.events if event == kind]
+
+
+class Rig:
+    def __init__(self, place: Path, epoch: int = 1, **settings: str) -> None:
+        self.run: RunFolder = new_run(place, None)
+        take(self.run, epoch)
+        self.epoch = epoch
+        self.settings = load({"COMMANDER_URL": "http://a:1", **settings})
+        self.clock = ManualClock()
+        self.told = Told()
+        self.hurried = False
+        self.open()
+
+    def open(self) -> None:
+        self.taking = Taking(
+            self.settings, self.run, self.epoch, self.clock, self.told, lambda: 77, self._check
+        )  # fmt: skip
+        self.publisher = Publisher(
+            self.run, self.epoch, "sft", "a trainer", SETTLE, 9, self.clock, self.told,
+            taking=self.taking, held=mine, safe=mine, on_fenced=lambda: None,
+        )  # fmt: skip
+        self.out = self.taking.root
+
+    def _check(self) -> None:
+        if self.hurried:
+            raise Cancelled
+
+    async def look(self, seconds: float = 0.5) -> list[int]:
+        """The steps that were published by it."""
+        self.clock.now += seconds
+        self.told.steps.clear()
+        await self.publisher.look()
+        return list(self.told.steps)
+
+
+# -- into the line -----------------------------------------------------------------------------------------------
+
+
+async def test_it_is_published_in_the_look_that_sees_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    assert await rig.look() == [5]
+    assert len(rig.told.said("checkpoint.adapter")) == 1
+    run(hf_trainer.save(rig.out, 6))
+    assert await rig.look() == [6]
+    assert len(rig.told.said("checkpoint.adapter")) == 1, "a kind is said once"
+    assert {sealed.manifest.adapter for sealed in published(rig.run)[0]} == {"hf_trainer"}
+    assert {sealed.manifest.marks for sealed in published(rig.run)[0]} == {None}
+
+
+async def test_what_is_staged_and_what_is_taken_go_side_by_side(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(staging.save(rig.run.staging(1), 5))
+    run(hf_trainer.save(rig.out, 6))
+    assert sorted(await rig.look()) == [5, 6]
+    assert {sealed.manifest.adapter for sealed in published(rig.run)[0]} == {"staging", "hf_trainer"}
+
+
+async def test_none_means_that_nothing_is_looked_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, CHECKPOINTS="none")
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    assert await rig.look() == []
+    await rig.publisher.finish(0)
+    assert rig.told.events == []
+
+
+async def test_a_kind_that_is_named_is_the_only_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, CHECKPOINTS="single_file")
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    run(single_file.save(rig.out, 7))
+    assert await rig.look() == [7]
+
+
+async def test_the_last_look_takes_what_is_whole_and_says_what_is_not(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5, ranks=2))
+    for done in hf_trainer.save(rig.out, 6):
+        if done.startswith("optimizer.pt half"):
+            break
+    assert await rig.look() == [], "further ranks might still write theirs"
+    await rig.publisher.finish(0)
+    assert rig.told.steps == [5]
+    assert rig.told.said("checkpoint.untaken") == ["checkpoint-6 is not taken: trainer_state.json is not there yet"]
+    assert rig.publisher.unpublished(5) == "", "the trainer's end is told by the trainer"
+
+
+async def test_a_damaged_one_is_said_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    (rig.out / "checkpoint-5" / "optimizer.pt").write_bytes(b"\0" * 4096)
+    for _ in range(3):
+        assert await rig.look() == []
+    (said,) = rig.told.said("checkpoint.untaken")
+    assert "checkpoint-5 is not taken" in said
+    assert "zeros" in said
+
+
+async def test_a_full_volume_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(single_file.save(rig.out, 5))
+    create, full = Disk.create, [True]
+
+    def creates(self: Disk, name: str | Path, **options: object) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return create(self, name, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Disk, "create", creates)
+    assert await rig.look() == []
+    assert "ckpt.pt waits, the volume is full" in rig.told.said("checkpoint.no_space")[0]
+    assert rig.publisher.kept
+    full[0] = False
+    assert await rig.look() == [], "not at once"
+    assert await rig.look(RETRY_AFTER) == [5]
+    assert rig.publisher.unpublished(5) == ""
+    assert len(rig.told.said("checkpoint.no_space")) == 1
+
+
+async def test_a_taking_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    rig.hurried = True
+    assert await rig.look() == []
+    assert sorted(path.name for path in rig.run.staging(1).iterdir()) == [".seen.json"]
+
+
+async def test_a_folder_of_its_own_and_what_lay_in_it(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "workspace" / "out"
+    run(hf_trainer.save(elsewhere, 100))
+    rig = Rig(tmp_path, CHECKPOINT_DIR=str(elsewhere))
+    await rig.taking.prepare(None)
+    (said,) = rig.told.said("checkpoint.before")
+    assert said.startswith("1 checkpoint in ")
+    run(hf_trainer.save(elsewhere, 5))
+    assert await rig.look() == [5]
+    assert await rig.look(60) == []
+    (tmp_path / "other").mkdir()
+    below = Rig(tmp_path / "other", CHECKPOINT_DIR="checkpoints/mine")
+    assert below.out == below.run.output(1) / "checkpoints" / "mine"
+
+
+# -- back to the trainer -----------------------------------------------------------------------------------------
+
+
+async def resumed(rig: Rig) -> tuple[handing.Handed, Path]:
+    """As the next attempt is handed it, and its trainer's folder."""
+    resume = choose(rig.run)
+    assert resume is not None
+    take(rig.run, rig.epoch + 1, resume.name)
+    rig.epoch += 1
+    rig.open()
+    before = state(resume.path)
+    handed = await rig.taking.prepare(resume)
+    assert state(resume.path) == before
+    return handed, resume.path
+
+
+async def test_a_cold_start_has_nothing(tmp_path: Path) -> None:
+    assert await Rig(tmp_path).taking.prepare(None) == handing.Handed("", "", ())
+
+
+async def test_a_path_for_those_that_take_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    run(hf_trainer.save(rig.out, 5))
+    await rig.look()
+    handed, path = await resumed(rig)
+    assert (handed.path, handed.args) == (str(path), f"--resume_from_checkpoint {path}")
+    assert (path / "trainer_state.json").exists()
+    assert not (rig.run.root / "resume").exists()
+
+
+async def test_a_parent_with_its_tracker_for_megatron(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    run(megatron.save(rig.out, 19, slime=True))
+    await rig.look()
+    run(megatron.save(rig.out, 39, slime=True))
+    handed, path = await resumed(rig)
+    assert handed.args == f"--load {path}"
+    assert (path / megatron.TRACKER).read_text() == "19"
+    assert (path / "rollout" / "global_dataset_state_dict_19.pt").exists()
+    assert (path / "iter_0000019" / ".metadata").exists()
+
+
+async def test_a_file_where_it_saves_for_nanogpt(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    run(single_file.save(rig.out / "run", 5))
+    await rig.look()
+    handed, path = await resumed(rig)
+    assert handed.path == f"{path}/run/ckpt.pt"
+    assert handed.args == "--init_from=resume"
+    seeded = rig.out / "run" / "ckpt.pt"
+    assert seeded.read_bytes() == (path / "run" / "ckpt.pt").read_bytes()
+    assert seeded.stat().st_ino != (path / "run" / "ckpt.pt").stat().st_ino, "the trainer writes to it"
+    assert await rig.look(60) == [], "what was put there is none of its doing"
+    run(single_file.save(rig.out / "run", 6))
+    assert await rig.look() == [6]
+    verify(path)
+
+
+async def test_what_lies_where_one_is_put_is_not_replaced(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "out"
+    rig = Rig(tmp_path, CHECKPOINT_DIR=str(elsewhere))
+    run(single_file.save(elsewhere, 5))
+    await rig.look()
+    (elsewhere / "ckpt.pt").write_bytes(torch_zip("another"))
+    handed, _ = await resumed(rig)
+    assert handed.there == ("ckpt.pt",)
+    assert (elsewhere / "ckpt.pt").read_bytes() == torch_zip("another")
+    assert rig.told.said("resume.unseeded")
+
+
+@pytest.mark.parametrize("copies", [True, False])
+async def test_names_are_laid_out_in_a_folder_of_relays_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    plan = Plan(
+        path="{layout}/checkpoint-5",
+        args=("--load", "{layout}", "--out", "{output}"),
+        layout=(Put("checkpoint-5"), Put("deep/er/state.json", "trainer_state.json"), Put("latest", text="5")),
+        copies=copies,
+    )
+    rig = Rig(tmp_path)
+    run(hf_trainer.save(rig.out, 5, deepspeed=True))
+    await rig.look()
+    kind = adapters.BY_NAME["hf_trainer"]
+    monkeypatch.setattr(adapters, "BY_NAME", {"hf_trainer": replace(kind, resume=plan)})
+    handed, path = await resumed(rig)
+    layout = handing.resume_folder(rig.run, 2)
+    assert handed.path == f"{layout}/checkpoint-5"
+    assert handed.args == f"--load {layout} --out {rig.out}"
+    assert contents(layout / "checkpoint-5") == contents(path)
+    assert (layout / "deep" / "er" / "state.json").read_bytes() == (path / "trainer_state.json").read_bytes()
+    assert (layout / "latest").read_text() == "5"
+    assert (layout / "checkpoint-5").is_symlink() is not copies
+    before = state(path)
+    handing.hand_out(rig.run, 3, path, rig.run.output(3))
+    assert not layout.exists(), "of attempts that are over"
+    assert state(path) == before, "what the links led to is still there"
+
+
+def test_a_kind_that_this_agent_does_not_know_is_handed_out_as_it_lies(tmp_path: Path) -> None:
+    assert adapters.for_resume("of-the-future") == adapters.BY_NAME["staging"]
+    assert isinstance(adapters.for_resume("megatron"), Adapter)
+
+
+# -- what a dead pod left ----------------------------------------------------------------------------------------
+
+
+def salvaged(rig: Rig, epoch: int = 2) -> Salvage:
+    base = choose(rig.run)
+    take(rig.run, epoch, base.name if base else None)
+    return Salvage(
+        rig.run, epoch, mine, rescue=lambda dead: rescue(rig.run, dead, rig.run.output(dead), adapters.KINDS)
+    ).work()
+
+
+async def test_what_it_had_saved_and_nobody_took_is_rescued(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    assert await rig.look() == [5]
+    run(hf_trainer.save(rig.out, 6))
+    run(hf_trainer.save(rig.out, 7))
+    for done in hf_trainer.save(rig.out, 8):
+        if done == "trainer_state.json half":
+            break
+    before = state(rig.out)
+    work = salvaged(rig)
+    assert [done.step for done in work.published] == [7]
+    assert names(rig.run) == ["step_00000005", "step_00000007"]
+    assert state(rig.out) == before
+    found = {sealed.manifest.step: sealed.manifest for sealed in published(rig.run)[0]}
+    assert (found[7].adapter, found[7].saved_by) == ("hf_trainer", 1)
+    assert salvaged(rig, 3).published == []
+
+
+async def test_a_hole_in_the_newest_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    """As a power cut leaves it: of the right size, with zeros inside."""
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 6))
+    run(hf_trainer.save(rig.out, 7))
+    optimizer = rig.out / "checkpoint-7" / "optimizer.pt"
+    whole = optimizer.read_bytes()
+    middle = whole.index(b"data/0") + 500
+    optimizer.write_bytes(whole[:middle] + b"\0" * 1000 + whole[middle + 1000 :])
+    work = salvaged(rig)
+    assert [done.step for done in work.published] == [6]
+    assert [told.kind for told in work.told] == ["checkpoint.untaken", "checkpoint.salvaged"]
+
+
+async def test_what_was_taken_and_not_published_is_its_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    monkeypatch.setattr("relay_agent.publisher.publish", lambda *rest, **options: (_ for _ in ()).throw(Cancelled))
+    await rig.look()
+    (rig.run.staging(1) / ".taking").mkdir()
+    work = salvaged(rig)
+    assert [done.step for done in work.published] == [5]
+    assert {sealed.manifest.adapter for sealed in published(rig.run)[0]} == {"hf_trainer"}
+    assert not rig.run.staging(1).exists()
+
+
+def test_giving_way_is_no_error_anywhere() -> None:
+    with ThreadPoolExecutor(1, initializer=gentle.give_way) as pool:
+        assert pool.submit(lambda: 5).result() == 5
