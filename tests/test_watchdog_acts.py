@@ -6,12 +6,14 @@ import asyncio
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from checkpoint_kit import new_run, put, take
+from checkpoint_kit import new_run, put, stage, take
 from commander_kit import FakeClock
 
+from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.rollback import Rollback, note, notes
 from relay_agent.follow import Follower
 from relay_agent.progress import Progress
@@ -19,6 +21,7 @@ from relay_agent.stop import Stop, Why
 from relay_agent.volume import RunFolder
 from relay_agent.watchdog import growth, stacks
 from relay_agent.watchdog.phases import Phase
+from relay_agent.watchdog.resumed import Resumed
 from relay_agent.watchdog.rules import Rules
 from relay_agent.watchdog.stalls import Budgets
 from relay_agent.watchdog.watch import Watchdog, duration
@@ -34,9 +37,11 @@ class Pod:
         self.told: list[tuple[str, str, Mapping[str, str]]] = []
         self.follower = Follower(Progress(step), self.clock, lambda _: None, lambda _: None, lambda: None)
         self.step = step
+        self.newest_step: int | None = None
+        self.only_healthy = False
         self.dog = Watchdog(
-            rules, folder, epoch, base, self.follower, self.stop, self, self.clock,
-            trainer=lambda: {os.getpid()}, published=lambda: None,
+            rules, folder, epoch, base, self.follower, self.stop, self, self.clock, self,
+            trainer=lambda: {os.getpid()},
         )  # fmt: skip
 
     def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None:
@@ -120,6 +125,17 @@ async def test_a_save_that_grows_is_seen_where_nothing_is_printed(run: RunFolder
     assert not pod.told
 
 
+async def test_checkpoints_are_steps_where_none_are_printed(run: RunFolder) -> None:
+    pod = Pod(run, Rules(BUDGETS))
+    for step in range(1, 12):
+        pod.follower.feed(b"...")
+        pod.newest_step = 10 * step
+        await pod.passes(20)
+    assert not pod.told
+    await pod.passes(390)
+    assert pod.kinds() == ["trainer.stalled"], "20 times as long as from one to the next"
+
+
 async def test_an_order_to_save_is_one_too(run: RunFolder) -> None:
     pod = Pod(run, Rules(BUDGETS))
     await pod.steps(10)
@@ -162,7 +178,7 @@ async def test_a_loss_that_is_no_number(run: RunFolder, policy: str, asked: str 
             "the loss is not finite since step 21: stopped, as ON_NAN says; queued again it goes on from step_00000010"
         )
         assert not notes(run)[1].counts
-    assert bool(notes(run)) is (policy != "warn")
+    assert bool(notes(run)) is pod.only_healthy is (policy != "warn")
 
 
 async def test_a_loss_that_diverges_is_said_and_marks_what_is_saved(run: RunFolder) -> None:
@@ -176,6 +192,23 @@ async def test_a_loss_that_diverges_is_said_and_marks_what_is_saved(run: RunFold
     assert pod.kinds() == ["loss.diverging", "loss.rollback"]
     assert pod.told[0][2]["step"] == "101"
     assert pod.stop.message.endswith("going back to step_00000090 (rollback 1 of 2)")
+
+
+async def test_what_was_saved_before_and_is_not_published_yet_is_waited_for(run: RunFolder) -> None:
+    pod = Pod(run, Rules(on_nan="rollback"))
+    await pod.steps(5)
+    staged = stage(run, 1, 5)
+    await pod.steps(30, float("nan"))
+    assert not pod.stop.asked.is_set()
+    publish(run, staged, 1, lambda: True)
+    await pod.steps(1, float("nan"))
+    assert "going back to step_00000005" in pod.stop.message
+    never = Pod(run, Rules(on_nan="stop"), epoch=2)
+    take(run, 2)
+    stage(run, 2, 3)
+    await never.steps(5)
+    await never.steps(310, float("nan"))
+    assert never.stop.ending == "spoilt", "though not for ever"
 
 
 async def test_the_limit_holds_for_every_agent(run: RunFolder) -> None:
@@ -209,7 +242,7 @@ async def test_with_nothing_saved_it_begins_anew_once_it_had_learnt_and_else_sto
     hopeless = Pod(run, Rules(on_nan="rollback"), epoch=2)
     await hopeless.steps(4, float("nan"))
     assert (hopeless.stop.ending, hopeless.stop.healthy) == ("spoilt", False)
-    assert "there is no healthy checkpoint to go back to" in hopeless.stop.message
+    assert hopeless.stop.message.endswith("no healthy checkpoint to go back to: stopped; queued again it begins anew")
 
 
 async def test_a_volume_that_takes_no_note_goes_back_nowhere_and_is_tried_again(
@@ -328,3 +361,60 @@ def test_what_grows_is_measured_without_logs_links_and_beyond_bounds(
 
 def test_a_duration_in_words() -> None:
     assert [duration(seconds) for seconds in (31, 119, 721, 11_100)] == ["31 s", "119 s", "12 min", "3 h 05 min"]
+
+
+# -- did the resume take? ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Records:
+    may_prune: bool = True
+    told: list[str] = field(default_factory=list)
+
+    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None:
+        self.told.append(kind)
+
+    def published(self, checkpoint: Published) -> None:
+        self.told.append(checkpoint.name if self.may_prune else f"{checkpoint.name}, nothing to be pruned")
+
+    def pruned(self, name: str) -> None:
+        self.told.append(f"-{name}")
+
+
+def resumed(name: str | None = "step_00000100") -> tuple[Resumed, Records]:
+    records = Records()
+    check = Resumed(100 if name else 0, name, records)
+    check.publisher = records
+    return check, records
+
+
+def saved(step: int) -> Published:
+    return Published(f"step_{step:08d}", step, 10, 1, "0" * 64, Path())
+
+
+def test_a_trainer_that_begins_below_its_checkpoint_is_alarmed_of_once() -> None:
+    check, records = resumed()
+    check.stepped(1, told=False)
+    check.published(saved(10))
+    assert records.told == ["resume.ignored", "step_00000010, nothing to be pruned"]
+
+
+def test_one_that_prints_no_steps_is_known_by_what_it_saves_before_anything_is_pruned() -> None:
+    check, records = resumed()
+    check.published(saved(10))
+    assert records.told == ["resume.ignored", "step_00000010, nothing to be pruned"]
+
+
+@pytest.mark.parametrize("step", [100, 101])
+def test_one_that_goes_on_is_none_nor_one_that_began_anew(step: int) -> None:
+    for check, records in (resumed(), resumed(None)):
+        check.stepped(step, told=False)
+        check.published(saved(step))
+        assert (records.may_prune, records.told) == (True, [f"step_{step:08d}"])
+
+
+def test_what_was_told_before_is_not_told_again_and_still_holds() -> None:
+    for tell in (lambda check: check.stepped(1, True), lambda check: check.found(10)):
+        check, records = resumed()
+        tell(check)
+        assert (records.may_prune, records.told) == (False, [])

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from relay_agent.checkpoints import rollback
+from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.rollback import Rollback
+from relay_agent.checkpoints.staging import STEP
 from relay_agent.follow import Follower
 from relay_agent.process import say
 from relay_agent.stop import Stop
@@ -22,15 +24,23 @@ from relaytui.wire.text import counted
 
 TRY_AGAIN = 60.0
 """Seconds until a volume that took no note is tried again."""
+PUBLISHED_WITHIN = 300.0
+"""Seconds that a checkpoint which was saved before, and is the only one to go back to, has to be published."""
 
 
 class Tell(Protocol):
     def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None: ...
 
 
+class Publishes(Protocol):
+    only_healthy: bool
+
+    @property
+    def newest_step(self) -> int | None: ...
+
+
 class Spoilt:
-    """Of one attempt, which resumed from the checkpoint `base` if it did. `finished`: its trainer has made its last
-    step, so that there is nothing to go back for."""
+    """Of one attempt, which resumed from the checkpoint `base` if it did."""
 
     def __init__(
         self,
@@ -42,6 +52,7 @@ class Spoilt:
         stop: Stop,
         tell: Tell,
         clock: Clock,
+        publisher: Publishes,
     ) -> None:
         self._rules = rules
         self._folder = folder
@@ -51,7 +62,9 @@ class Spoilt:
         self._stop = stop
         self._tell = tell
         self._clock = clock
+        self._publisher = publisher
         self._not_before = 0.0
+        self._waits_until: float | None = None
         follower.on_bad = self._begins
 
     def _begins(self, bad: Bad) -> None:
@@ -73,6 +86,8 @@ class Spoilt:
         if bad is None or policy == "warn" or self._stop.asked.is_set() or self._clock.boot() < self._not_before:
             return
         try:
+            if await asyncio.to_thread(self._is_coming) and self._may_wait():
+                return
             words, back = await asyncio.to_thread(self._decide, bad, policy == "rollback")
         except OSError as error:
             self._not_before = self._clock.boot() + TRY_AGAIN
@@ -83,10 +98,29 @@ class Spoilt:
             return
         self._tell.event("loss.rollback" if back else "loss.stopped", words, {"step": str(self._follower.trend.since)})
         say(words)
+        self._publisher.only_healthy = True
         if back:
             self._stop.again(words, "diverged", healthy=True)
         else:
             self._stop.again(words, "spoilt")
+
+    def _is_coming(self) -> bool:
+        """Whether what is to be gone back to is saved and not published yet. Blocking."""
+        since = self._follower.trend.since
+        try:
+            staged = [STEP.match(name) for name in names(self._folder.staging(self._epoch))]
+        except FileNotFoundError:
+            return False
+        return any(int(match[1]) < since for match in staged if match) and not self._target()
+
+    def _may_wait(self) -> bool:
+        now = self._clock.boot()
+        self._waits_until = self._waits_until or now + PUBLISHED_WITHIN
+        return now < self._waits_until
+
+    def _target(self) -> str | None:
+        spoilt = None if self._follower.trend.finite else self._base
+        return rollback.target(self._folder, self._epoch, self._follower.trend.since, spoilt)
 
     def _decide(self, bad: Bad, wanted: bool) -> tuple[str, bool]:
         """In words, and whether the run goes back. The note is on the volume when this returns: it binds whoever comes
@@ -95,8 +129,7 @@ class Spoilt:
         step = trend.since
         what = f"the loss is {bad} since step {step}"
         done = rollback.count(rollback.notes(self._folder))
-        spoilt = None if trend.finite else self._base
-        target = rollback.target(self._folder, self._epoch, step, spoilt)
+        target, spoilt = self._target(), None if trend.finite else self._base
         fresh = target is None and self._base is None and trend.finite  # it may go better from the beginning
         back = wanted and done < limit and (target is not None or fresh)
         if back:
@@ -108,9 +141,8 @@ class Spoilt:
             words = f"{what}, and the run went back {counted(done, 'time')} already (ROLLBACKS): stopped"
         else:
             words = f"{what}, and there is no healthy checkpoint to go back to: stopped"
-        if back or target is not None:
-            why = "nan" if bad is Bad.NONFINITE else "diverging"
-            rollback.note(self._folder, Rollback(self._epoch, step, why, self._clock.wall(), spoilt, counts=back))
-        if not back and target is not None:
-            words += f"; queued again it goes on from {target}"
+        why = "nan" if bad is Bad.NONFINITE else "diverging"
+        rollback.note(self._folder, Rollback(self._epoch, step, why, self._clock.wall(), spoilt, counts=back))
+        if not back:
+            words += "; queued again it " + (f"goes on from {target}" if target else "begins anew")
         return words, back

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from relay_agent.follow import Follower
 from relay_agent.process import say
@@ -18,7 +17,7 @@ from relay_agent.volume import RunFolder
 from relay_agent.watchdog import growth, stacks
 from relay_agent.watchdog.phases import Phase
 from relay_agent.watchdog.rules import Rules
-from relay_agent.watchdog.spoilt import Spoilt
+from relay_agent.watchdog.spoilt import Publishes, Spoilt, Tell
 from relay_agent.watchdog.stalls import Moving, Seen, Stalled, Watch
 from relaytui.wire.clock import Clock
 from relaytui.wire.text import clean
@@ -39,13 +38,9 @@ _SILENCE = {
 }
 
 
-class Tell(Protocol):
-    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None: ...
-
-
 class Watchdog:
-    """`base`: what it resumed from. `trainer`: pids of all that is alive of it, blocking. `published`: the step of the
-    last checkpoint that came of it. It may write to `mixed` besides its own folders on the volume."""
+    """`base`: what it resumed from. `trainer`: pids of all that is alive of it, blocking. It may write to `mixed`
+    besides its own folders on the volume."""
 
     def __init__(
         self,
@@ -57,9 +52,9 @@ class Watchdog:
         stop: Stop,
         tell: Tell,
         clock: Clock,
+        publisher: Publishes,
         *,
         trainer: Callable[[], set[int]],
-        published: Callable[[], int | None],
         mixed: tuple[Path, ...] = (),
     ) -> None:
         self._rules = rules
@@ -69,9 +64,9 @@ class Watchdog:
         self._stop = stop
         self._tell = tell
         self._clock = clock
-        self._spoilt = Spoilt(rules, folder, epoch, base, follower, stop, tell, clock)
+        self._spoilt = Spoilt(rules, folder, epoch, base, follower, stop, tell, clock, publisher)
         self._trainer = trainer
-        self._published = published
+        self._publisher = publisher
         # Nothing but what is saved grows in the first; to the others it writes what it likes.
         self._roots = (folder.staging(epoch),), (folder.output(epoch), *mixed)
         self._sizes: tuple[growth.Size, growth.Size] | None = None  # as last looked at while it is quiet
@@ -112,7 +107,7 @@ class Watchdog:
 
     def _step(self) -> int | None:
         progress = self._follower.progress
-        return progress.step if progress.first is not None else self._published()
+        return progress.step if progress.first is not None else self._publisher.newest_step
 
     # -- what it saves -------------------------------------------------------------------------------------------
 
