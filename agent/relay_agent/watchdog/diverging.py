@@ -10,7 +10,8 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
-from statistics import median
+
+from relay_agent.watchdog.middle import median
 
 WINDOW = 256
 """Sightings that say what is usual."""
@@ -156,9 +157,9 @@ def _spread(losses: list[float]) -> float:
     was learnt meanwhile is no movement, nor are spikes."""
     size = len(losses) // 4
     parts = [losses[start : start + size] for start in range(0, 4 * size, size)]
-    return _NORMAL * median(_deviation(part) for part in parts)
+    return _NORMAL * median([_deviation(part) for part in parts])
 
 
 def _deviation(losses: list[float]) -> float:
     level = median(losses)
-    return median(abs(loss - level) for loss in losses)
+    return median([abs(loss - level) for loss in losses])

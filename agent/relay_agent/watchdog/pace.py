@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 
+from relay_agent.watchdog.middle import median
 from relay_agent.watchdog.phases import Phase
 
 LEARNT = 3
