@@ -35,6 +35,8 @@ _EPOCH = re.compile(
     r"(?:train(?:ing)?\s*[|:,]?\s*)?\[?epoch\s*\[?(?P<number>\d{1,9})(?:\s*/\s*(?P<of>\d{1,9}))?\]?\s*[:,|]?\s*(?:\[?train(?:ing)?\]?:?)?",
     re.IGNORECASE,
 )
+_ROUND = re.compile(r"train epoch \[", re.IGNORECASE)
+"""Of what one rollout collected."""
 _OF_EPOCH = re.compile(r"train step of epoch (?P<number>\d{1,9})\s*:?", re.IGNORECASE)
 _TUNE = re.compile(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,16})\|Loss:\s*(?P<loss>\S{1,32}?):?", re.IGNORECASE)
 
@@ -112,6 +114,8 @@ def _bar(description: str, count: re.Match[str]) -> Sight | None:
         return None
     if epoch := _OF_EPOCH.fullmatch(description):
         return Sight(n, total, metrics, Epoch(int(epoch["number"]), None, 0), bar=True)
+    if _ROUND.match(description):
+        return None
     if epoch := _EPOCH.fullmatch(description):
         of = int(epoch["of"]) if epoch["of"] else None
         return Sight(n, total, metrics, Epoch(int(epoch["number"]), of, 1 if of else None), bar=True)

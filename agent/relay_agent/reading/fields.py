@@ -73,17 +73,15 @@ def inside(text: str) -> Sight | None:
     sights = []
     for before in _BEFORE.finditer(text, 0, end):
         head = _STEP.match(text, before.end(), end)
-        if head is not None and not _EVALUATES.search(text[: before.end()]):
+        if head is not None:
             sights.append(head)
     for head in reversed(sights[-_LAST:]):
-        if (sight := _sight(head, text[head.end() : end])) is not None:
+        if not _EVALUATES.search(text, 0, head.start()) and (sight := _sight(head, text[head.end() : end])) is not None:
             return sight
     return None
 
 
 def _last(text: str, first: re.Match[str]) -> Sight | None:
-    if _EVALUATES.search(text, 0, first.start()):
-        return None
     heads = [first]
     if text.find(first["word"], first.end()) >= 0:
         quoted = PROSE.search(text, first.end())

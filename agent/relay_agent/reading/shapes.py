@@ -82,4 +82,5 @@ def plain(text: str) -> str:
         for word, means in _CJK_WORDS:
             if word in text:
                 text = text.replace(word, f"{means}" if means[0] in ",:=/" else f" {means} ")
+        text = text.strip()
     return text

@@ -46,8 +46,9 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 PROSE = re.compile(
-    r"[\"'`{“”]|(?:^|[|,;:)\]\-]\s{0,4}|\s{2})(?:prompts?|samples?|responses?|completions?|outputs?|answers?|questions?|generated|text|"
-    r"messages?|config|args|example)\s*[=:>]",
+    rf"[`{{“”]|(?<!\d)(?<!nan)(?<!inf)[\"'](?!{PLAIN}[\"'])|(?:^|[|,;:)\]\-]\s{{0,4}}|\s{{2}})"
+    r"(?:prompts?|samples?|responses?|completions?|outputs?|inputs?|answers?|questions?|instruction|generated|text|"
+    r"messages?|config|args|example|user|assistant|system|human)\s*[=:>]",
     re.IGNORECASE,
 )
 """From here on it is somebody's words, and no field of the line."""

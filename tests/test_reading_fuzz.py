@@ -1,0 +1,179 @@
+"""Any bytes, cut anywhere: the same lines and the same steps, never an exception, and no line that takes long."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay_agent.output import Lines
+from relay_agent.progress import Progress
+from relay_agent.reading.shapes import MAX_LENGTH, read
+from relaytui.wire.reports import Step
+from relaytui.wire.text import MAX_LINE, clean
+
+CORPUS = [
+    json.loads(line)
+    for path in sorted((Path(__file__).parent / "data" / "output").glob("*.jsonl"))
+    for line in path.read_text().splitlines()
+]
+TEXTS = [case["line"] for case in CORPUS if "line" in case]
+SIGNS = (
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\x08" * 9,
+    b"\x1b[A",
+    b"\x1b[2A",
+    b"\x1b[K",
+    b"\x1b[31m",
+    b"\x1b]0;t\x07",
+    b"\x1b",
+    b"\xe2\x96",
+)
+
+
+def whole(chunks: list[bytes]) -> list[str]:
+    """What is understood, whatever is shown of it when."""
+    lines = Lines()
+    lots = [lot for chunk in chunks for lot in lines.feed(chunk, 0.0)] + lines.finish()
+    return [line for lot in lots if lot.whole for line in lot.lines]
+
+
+def sightings(chunks: list[bytes]) -> list[object]:
+    lines, progress = Lines(), Progress()
+    lots = [lot for chunk in chunks for lot in lines.feed(chunk, 0.0)] + lines.finish()
+    told = [progress.see(text, 0.0, lot.nested) for lot in lots if lot.whole for text in progress.worthy(lot.lines)]
+    return [(step.step, step.total, str(step.metrics)) for step in told if step is not None]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+PARTS = st.one_of(
+    st.sampled_from(SIGNS),
+    st.sampled_from(TEXTS).map(str.encode),
+    st.binary(max_size=12),
+    st.just(b"12/50"),
+    st.just(b" loss 1.5"),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PARTS, max_size=14).map(b"".join), st.lists(st.integers(0, 10_000), max_size=8))
+def test_where_a_read_cuts_changes_nothing(data: bytes, places: list[int]) -> None:
+    chunks = cut(data, places)
+    assert whole(chunks) == whole([data])
+    assert sightings(chunks) == sightings([data])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PARTS, max_size=6).map(b"".join))
+def test_byte_by_byte_is_the_same(data: bytes) -> None:
+    assert whole([data[at : at + 1] for at in range(len(data))]) == whole([data])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=400))
+def test_no_text_raises(text: str) -> None:
+    sight = read(clean(text))
+    assert sight is None or sight.step is None or 0 <= sight.step <= 2**53
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(TEXTS),
+    st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from([*"0123456789{}[]'\"|:=,. /-+eE%\\nan"])), max_size=6),
+)
+def test_what_is_told_of_a_spoilt_line_fits_the_wire(text: str, changes: list[tuple[int, str]]) -> None:
+    for place, char in changes:
+        at = place % (len(text) + 1)
+        text = text[:at] + char + text[at + 1 :]
+    progress = Progress()
+    for line in (text, text[: len(text) // 2], text + text, text):
+        told = progress.see(clean(line), 0.0)
+        if told is not None:
+            assert 0 <= told.step <= 2**53
+            assert all(
+                0 < len(name) <= 128 and name.isprintable() and isinstance(value, float)
+                for name, value in told.metrics.items()
+            )
+            assert len(told.metrics) <= 256
+            Step(0.0, told.step, told.total, {}, None)
+
+
+def test_every_line_of_the_corpus_ends_where_it_ends() -> None:
+    """All of it as one stream, cut at random, is what its lines are one by one."""
+    data = "\n".join(TEXTS).encode() + b"\n"
+    rng = random.Random(3)
+    chunks, at = [], 0
+    while at < len(data):
+        size = rng.choice((1, 7, 64, 4096))
+        chunks.append(data[at : at + size])
+        at += size
+    assert whole(chunks) == whole([data])
+    assert sightings(chunks) == sightings([data])
+
+
+HARD = [
+    "{" * MAX_LENGTH,
+    "{'a':" * 700,
+    "{'a': [" + "[" * 3000,
+    "{'" + "a" * 3900,
+    '{"a": "' + "\\\\" * 1900,
+    "step " * 790,
+    "step 1 " * 560,
+    "step 1/" * 560,
+    "step 1 | " + "a b " * 900,
+    "step 1 | " + "| a: 1 " * 560,
+    "step 1 " + "a.b/c-" * 640,
+    "iteration " + "1," * 1900,
+    "step 1,000" + ",000" * 900 + " loss 1",
+    "1%|" * 1300,
+    "1%|x| 1/2 [0<0, 1it/s" * 190,
+    " 10%|" + "|" * 3900,
+    "epoch " * 660 + "it/s",
+    "Epoch 1/2 ━" + " ━" * 1900 + " • it/s",
+    "3/7 " + "━ " * 1900 + "1ms/step",
+    "3/7 - " + "- a: 1 " * 560 + "1ms/step",
+    "1/3 2.3G " + "1.1 " * 900 + "%",
+    "[" * 3900 + "step",
+    "[a] " * 990 + "step",
+    "a-" * 1900 + "1: step",
+    "a." * 1900 + " - step 1 loss 1",
+    "prompt: " * 490 + "step",
+    "第 1/2 步 " * 560,
+    "轮次" * 1900,
+    "loss " * 790,
+    "loss: " * 660,
+    "step 1 loss" + " " * 3900,
+    "learning rate " * 280 + "step",
+    "validation_" * 360 + "loss 1 step 1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HARD, ids=lambda line: line[:16])
+def test_no_line_takes_long(line: str) -> None:
+    progress = Progress()
+    begun = time.process_time()
+    progress.see(line[:MAX_LINE], 0.0)
+    assert time.process_time() - begun < 0.25
+
+
+def test_a_flood_of_states_in_one_read_is_read_to_its_last() -> None:
+    data = b"".join(
+        b"\r %3d%%|#   | %d/999 [00:01<00:02, 9.0it/s, loss=%.3f]" % (n // 10, n, n / 7) for n in range(1000)
+    )
+    seen = sightings([data, b"\n"])
+    assert len(seen) == 999
+    step, total, _ = seen[-1]  # type: ignore[misc]
+    assert (step, total) == (999, 999)
+    assert not math.isnan(step)
