@@ -151,6 +151,18 @@ def test_a_bar_of_an_evaluation_keeps_it_alive_and_the_same_state_of_it_does_not
     assert stall(trainer).phase is Phase.EVALUATING
 
 
+def test_a_bar_without_a_name_is_a_sign_of_life_as_long_as_it_moves(trainer: Trainer) -> None:
+    """An evaluation as transformers shows it; and again after the next steps."""
+    for _ in range(2):
+        trainer.steps(10)
+        for done in range(5):
+            trainer.passes(50, f"  {done}%|██ | {done}/32 [00:10<00:10,  1.11it/s]")
+    assert not trainer.told
+    for _ in range(760):  # three times as long as the pause before
+        trainer.passes(1, " 12%|██ | 4/32 [00:10<00:10,  1.11it/s]")
+    assert stall(trainer).phase is Phase.TRAINING
+
+
 def test_a_save_that_grows_is_alive_and_one_that_does_not_has_stalled(trainer: Trainer) -> None:
     trainer.steps(10)
     for _ in range(10):

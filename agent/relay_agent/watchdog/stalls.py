@@ -16,7 +16,7 @@ ASLEEP = 30.0
 """Seconds between two looks from which on nobody was awake to look: neither was the trainer, or we know nothing of
 it."""
 MAX_BARS = 256
-"""Bars of a loading that are told apart, by their totals."""
+"""Bars between two steps that are told apart, by their totals."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Watch:
         self._step = step
         self._stepped: float | None = None  # when the last step came, if we saw it come
         self._during = Phase.TRAINING  # what else went on since
-        self._furthest: dict[str, float] = {}  # of each bar while loading
+        self._furthest: dict[str, float] = {}  # of each bar since the last step
         self._said = ""
 
     @property
@@ -123,6 +123,8 @@ class Watch:
             if self._stepped is not None:
                 self.pace.stepped(self._awake - self._stepped, self._during)
             self._step, self._stepped, self._said = seen.step, self._awake, ""
+            self._furthest.clear()
+            self._counts_on(seen.lines)  # the bar of that very step
             last = seen.lines[-1] if seen.lines else ""
             self.phase = self._during = (not tells_a_step(last) and self._named((last,))) or Phase.TRAINING
             return True
@@ -132,7 +134,7 @@ class Watch:
             return self._turn(named)
         if self.phase is Phase.STARTING and seen.heard:
             return self._turn(Phase.LOADING)
-        return self.phase is Phase.LOADING and self._counts_on(seen.lines)
+        return self._counts_on(seen.lines)
 
     def _turn(self, phase: Phase) -> bool:
         self.phase = phase
@@ -152,8 +154,8 @@ class Watch:
         return None
 
     def _counts_on(self, lines: tuple[str, ...]) -> bool:
-        """Whether a bar is further than ever: a model is read, a data set prepared. What only goes up and down, such as
-        requests in a queue, cannot go on for ever."""
+        """Whether a bar is further than ever since the last step: a model is read, samples are made, an evaluation that
+        does not call itself one. What only goes up and down, such as requests in a queue, cannot go on for ever."""
         further = False
         for total, count in (found for line in lines for found in counts_in(line)):
             if count > self._furthest.get(total, -1.0) and (total in self._furthest or len(self._furthest) < MAX_BARS):
