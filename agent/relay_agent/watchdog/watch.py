@@ -39,8 +39,8 @@ _SILENCE = {
 
 
 class Watchdog:
-    """`base`: what it resumed from. `trainer`: pids of all that is alive of it, blocking. It may write to `mixed`
-    besides its own folders on the volume."""
+    """`base`: what it resumed from. `trainer`: pids of all that is alive of it, blocking. `saves_in`: where it saves,
+    if not in its own folders on the volume."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Watchdog:
         publisher: Publishes,
         *,
         trainer: Callable[[], set[int]],
-        mixed: tuple[Path, ...] = (),
+        saves_in: Path | None = None,
     ) -> None:
         self._rules = rules
         self._folder = folder
@@ -68,7 +68,9 @@ class Watchdog:
         self._trainer = trainer
         self._publisher = publisher
         # Nothing but what is saved grows in the first; to the others it writes what it likes.
-        self._roots = (folder.staging(epoch),), (folder.output(epoch), *mixed)
+        output = folder.output(epoch)
+        elsewhere = (saves_in,) if saves_in and not saves_in.is_relative_to(output) else ()
+        self._roots = (folder.staging(epoch),), (output, *elsewhere)
         self._sizes: tuple[growth.Size, growth.Size] | None = None  # as last looked at while it is quiet
         self._measuring: asyncio.Task[None] | None = None
         self._measure_at = QUIET
