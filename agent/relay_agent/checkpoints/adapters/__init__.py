@@ -5,7 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from relay_agent.checkpoints.adapters import hf_trainer, megatron, single_file, staging
+from relay_agent.checkpoints.adapters import (
+    accelerate,
+    dcp,
+    deepspeed,
+    diffusers,
+    hf_trainer,
+    keras,
+    kohya,
+    lightning,
+    megatron,
+    openrlhf,
+    orbax,
+    simpletuner,
+    single_file,
+    staging,
+    torchtitan,
+    torchtune,
+    ultralytics,
+    verl,
+)
 from relay_agent.checkpoints.adapters.base import Adapter, Candidate, Memory
 from relay_agent.checkpoints.adapters.view import View
 
@@ -14,7 +33,21 @@ __all__ = ["BY_NAME", "KINDS", "Adapter", "Seen", "find", "for_resume", "is_chec
 KINDS: tuple[Adapter, ...] = (
     staging.ADAPTER,
     megatron.ADAPTER,
+    verl.ADAPTER,
     hf_trainer.ADAPTER,
+    simpletuner.ADAPTER,
+    diffusers.ADAPTER,
+    kohya.ADAPTER,
+    openrlhf.ADAPTER,
+    deepspeed.ADAPTER,
+    torchtitan.ADAPTER,
+    torchtune.ADAPTER,
+    accelerate.ADAPTER,
+    dcp.ADAPTER,
+    lightning.ADAPTER,
+    orbax.ADAPTER,
+    ultralytics.ADAPTER,
+    keras.ADAPTER,
     single_file.ADAPTER,
 )
 """Where several could have one, the first that finds it whole does: who knows more stands first."""

@@ -10,10 +10,11 @@ import io
 import os
 import pickletools
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from relay_agent.checkpoints.adapters.base import DEPTHS, Adapter, Candidate, Plan, Put, Saved
+from relay_agent.checkpoints.adapters.base import DEPTHS, Adapter, Candidate, Memory, Plan, Put, Saved
 from relay_agent.checkpoints.adapters.view import View
 from relay_agent.checkpoints.disk import open_file
 
@@ -47,6 +48,15 @@ def counters(view: View, path: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class SingleFile(Adapter):
+    def find(self, view: View, memory: Memory) -> Iterator[Candidate]:
+        for found in super().find(view, memory):
+            place = found.path.rpartition("/")[0]
+            # Ultralytics writes its own in a way of its own.
+            if place.rpartition("/")[2] != "weights" or not view.has(
+                f"{place.rpartition('/')[0]}/args.yaml".lstrip("/")
+            ):
+                yield found
+
     def step(self, view: View, candidate: Candidate) -> int | None:
         if candidate.step is not None:
             return candidate.step
@@ -56,7 +66,7 @@ class SingleFile(Adapter):
     def plan(self, saved: Saved) -> Plan:
         path = saved.files[0] if saved.files else ""
         return Plan(
-            path=f"{{ckpt}}/{path}",
+            path=f"{{ckpt}}/{path}".rstrip("/"),
             args=self.resume.args,
             seeds=tuple(Put(each, each) for each in saved.files),
         )
