@@ -8,6 +8,7 @@ on. Try:
   mock_trainer.py --steps 20 --step-seconds 0.1 --save-every 5     a well-behaved one
   mock_trainer.py --crash-at 12 --exit-code 7                      fails in step 12
   mock_trainer.py --crash-at 12 --exit-code -9                     dies of SIGKILL in step 12
+  mock_trainer.py --crash-at 12 --crash-once /tmp/x --last-words 'CUDA out of memory'     the same once, and why
   mock_trainer.py --hang-at 5 --ignore-sigterm                     must be killed
   mock_trainer.py --hang-at 5 --chatter --only-epochs 1            prints, makes no step; the next attempt is well
   mock_trainer.py --bad-checkpoint symlink --bad-at 10             the checkpoint of step 10 points at /etc
@@ -52,6 +53,8 @@ def options() -> argparse.Namespace:
     add("--no-marker", action="store_true", help="never write COMPLETE: whole only once it settled")
     add("--crash-at", type=int, metavar="STEP", help="exit with --exit-code in this step, unsaved")
     add("--exit-code", type=int, default=1, metavar="CODE", help="of --crash-at (1); -N: die by signal N")
+    add("--crash-once", metavar="FILE", help="--crash-at only where FILE is not there yet; it is made then")
+    add("--last-words", default="", metavar="TEXT", help="what it says on standard error before --crash-at")
     add("--hang-at", type=int, metavar="STEP", help="say and do nothing any more from this step on")
     add("--chatter", action="store_true", help="print a health check again and again while it hangs")
     add("--last-waits-for", metavar="FILE", help="the last step is made only once this file is there")
@@ -170,7 +173,11 @@ def main() -> int:
     bad = chosen.bad_checkpoint
     while step < chosen.steps:
         step += 1
-        if step == chosen.crash_at:
+        if step == chosen.crash_at and not (chosen.crash_once and Path(chosen.crash_once).exists()):
+            if chosen.crash_once:
+                Path(chosen.crash_once).touch()
+            if chosen.last_words:
+                print(chosen.last_words, file=sys.stderr, flush=True)
             if chosen.exit_code < 0:
                 os.kill(os.getpid(), -chosen.exit_code)
             return int(chosen.exit_code)

@@ -25,10 +25,12 @@ from relay_agent.orders import Orders
 from relay_agent.pod import VERSION, Note, Pod, start_of
 from relay_agent.preempt.departure import Departure
 from relay_agent.preempt.training import Training
+from relay_agent.printed import last_lines
 from relay_agent.process import say
 from relay_agent.progress import Progress
 from relay_agent.publisher import Publisher
 from relay_agent.rejoin import Rejoining, replay
+from relay_agent.retry import Retries
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
 from relay_agent.takeover import Act
@@ -68,6 +70,7 @@ class Attempt:
         stop: Stop,
         clock: Clock,
         rng: random.Random,
+        retries: Retries,
         departure: Departure,
     ) -> None:
         self._settings = settings
@@ -79,6 +82,7 @@ class Attempt:
         self._link = link
         self._stop = stop
         self._clock = clock
+        self._retries = retries
         self._departure = departure
         self._ended = False
         self._retried = False
@@ -108,6 +112,7 @@ class Attempt:
         self._link.spool = self._holding.spool
         renewing = asyncio.create_task(self.tenure.renew(), name="renew")
         try:
+            await self._retries.load()
             if self._rejoining is None:
                 await self._granted()
             try:
@@ -117,6 +122,7 @@ class Attempt:
             except RelayError as error:
                 refused = error
             else:
+                verdict = await self._retries.settle(verdict, self._stop, self.epoch, self.tell)
                 await self._end(verdict)
                 stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
                 return self._stop.exit_code if stopped else verdict.exit_code
@@ -143,6 +149,8 @@ class Attempt:
             self.tell.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
 
     async def _train(self) -> Verdict:
+        if not await self._retries.hold_off(self._stop, self.tell):
+            return Verdict.before_start(self._stop, 0)
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
             self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy,
@@ -170,7 +178,7 @@ class Attempt:
             return Verdict.before_start(self._stop, step)
         await self._start(trainer, resume, handed)
         code = await self._watch(trainer, follower, publisher)
-        return await self._judge(code, follower, publisher)
+        return await self._judge(code, trainer, follower, publisher)
 
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:
         """The trainer of an agent that is gone: still running, or what became of it."""
@@ -186,7 +194,7 @@ class Attempt:
         for done in await asyncio.to_thread(publisher.published_before):
             self.tell.published(done)  # it may not have been told; what is known already counts once
         code = await self._watch(trainer, follower, publisher)
-        verdict = await self._judge(code, follower, publisher)
+        verdict = await self._judge(code, trainer, follower, publisher)
         if rejoining.act is Act.AGAIN and self._stop.why is None:
             verdict = given_back(rejoining.story, verdict.step, code)
         return verdict
@@ -226,12 +234,14 @@ class Attempt:
         if math.isfinite(self._stop.dead_by):
             trainer.dead_by(self._stop.dead_by + EARLY)
 
-    async def _judge(self, code: int, follower: Follower, publisher: Publisher) -> Verdict:
+    async def _judge(self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher) -> Verdict:
         self.tenure.note_cut_off(stopped=code != 0)
-        unpublished = publisher.unpublished(follower.progress.step)
+        unpublished, last = publisher.unpublished(follower.progress.step), follower.last_line
+        lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
         return judge(
-            code, self._stop, follower.progress, publisher.newest_step, follower.last_line, unpublished, publisher.kept
-        )
+            code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
+            lines=lines, oom=trainer.oom, prints=self._retries.prints,
+        )  # fmt: skip
 
     async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:
         step, name = (resume.step, resume.name) if resume else (0, None)
@@ -284,12 +294,16 @@ class Attempt:
         step = verdict.step
         self.tenure.ended = True
         self.tell.report(
-            reports.Ended(self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000))
-        )
+            reports.Ended(
+                self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000),
+                verdict.ending,
+            )
+        )  # fmt: skip
         if self._holding.spool.folder is not None:
             self._pod.done(self._holding.spool.folder)
         status = verdict.outcome.upper() if verdict.outcome in ENDINGS else "PREEMPTED"
-        self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", send=False)
+        data = {"outcome": str(verdict.outcome), "ending": verdict.ending}
+        self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", data, send=False)
         self._ended = True
         self._retried = verdict.outcome is Outcome.CRASHED
         await self._state(status, verdict.exit_code)

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
 import signal
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from relay_agent import run_yaml
+from relay_agent.endings import CAN_BE_SET
+from relay_agent.run_yaml import CONFIG_VARIABLE
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.url import BadUrl, plain_url
 
-CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
 DEFAULT_CONFIG = Path("configs/run.yaml")
 SAVE_SIGNALS = ("USR1", "USR2", "HUP")
 """Those that a trainer can take for a wish; others mean something else to programs or to the system."""
 STOP_GRACE = 30.0
 """Seconds between SIGTERM and SIGKILL for a trainer, where nobody says otherwise."""
-MAX_FILE = 1 << 20
-MAX_TOKENS = 2000
-"""Of YAML: some four for each key."""
-
-
-_KEY_LIKE = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
-_WORD = re.compile(r"\w{1,80}", re.ASCII)
-_QUOTED = re.compile(r"'.{4,}'|\".{4,}\"", re.DOTALL)
 
 
 class Settings(Struct, frozen=True):
@@ -64,6 +56,20 @@ class Settings(Struct, frozen=True):
     orphan_timeout: float
     on_lease_loss: Literal["continue", "stop"]
     on_missing_checkpoint: Literal["ask", "older", "restart"]
+    retries: int
+    retry_backoff: float
+    retry_backoff_max: float
+    retry_on: tuple[str, ...]
+    no_retry_on: tuple[str, ...]
+    stall_start: float
+    stall_load: float
+    stall_step: float
+    stall_eval: float
+    stall_save: float
+    on_stall: Literal["warn", "restart"]
+    on_nan: Literal["warn", "stop", "rollback"]
+    on_diverge: Literal["warn", "stop", "rollback"]
+    rollbacks: int
     source: str
     """Where it came from, for people."""
 
@@ -150,6 +156,21 @@ def _count(value: object) -> int:
     return int(number)
 
 
+def _retries(value: object) -> int:
+    number = _number(value, "a whole number; 0 is none")
+    if number != int(number) or not 0 <= number <= 1000:
+        raise _Bad("should be a whole number up to 1000; 0 is none")
+    return int(number)
+
+
+def _endings(value: object) -> tuple[str, ...]:
+    words = value if isinstance(value, list) else re.split(r"[\s,]+", _text(value))
+    found = tuple(_word(word) for word in words if word)
+    if any(name not in CAN_BE_SET for name in found):
+        raise _Bad(f"should be endings, one or more of {', '.join(CAN_BE_SET)}")
+    return found
+
+
 def _path(value: object) -> Path:
     text = _word(value)
     if "\n" in text or not text:
@@ -207,6 +228,7 @@ class Key(NamedTuple):
         return self.name.removeprefix("RELAY_").lower()
 
 
+_LOSS = ("warn", "stop", "rollback")
 KEYS = (
     Key("COMMANDER_URL", _url, None, "where the commander listens, http(s)://host[:port]; needed"),
     Key("RELAY_SHARED_SECRET", _secret, "", "what lets this worker in; `relay-tui token worker` prints it"),
@@ -248,11 +270,25 @@ KEYS = (
         "ask",
         "newest checkpoint not here: ask, older, restart",
     ),
+    Key("RETRIES", _retries, 3, "how often a trainer that failed is tried again without getting further; 0: never"),
+    Key("RETRY_BACKOFF", _seconds(0.0), 10.0, "seconds before the first such try; each one after waits twice as long"),
+    Key("RETRY_BACKOFF_MAX", _seconds(0.0), 300.0, "seconds that none of them waits longer than"),
+    Key("RETRY_ON", _endings, (), "endings that are tried again although they come again as a rule"),
+    Key("NO_RETRY_ON", _endings, (), "endings that are never tried again, such as cuda_oom"),
+    Key("STALL_START", _seconds(0.0), 1800.0, "seconds without any output at the start that are a stall; 0: never"),
+    Key("STALL_LOAD", _seconds(0.0), 3600.0, "the same before the first step, and for the first few; 0: never"),
+    Key("STALL_STEP", _seconds(0.0), 600.0, "least seconds without a step that are one; more is learnt; 0: never"),
+    Key("STALL_EVAL", _seconds(0.0), 1800.0, "seconds without a sign of life in an evaluation; 0: never"),
+    Key("STALL_SAVE", _seconds(0.0), 1800.0, "seconds in which nothing grows while it saves; 0: never"),
+    Key("ON_STALL", _choice("warn", "restart"), "warn", "what is done then: warn or restart"),
+    Key("ON_NAN", _choice(*_LOSS), "warn", "once the loss stays nan or inf: warn, stop, rollback"),
+    Key("ON_DIVERGE", _choice(*_LOSS), "warn", "once it stays far above where it had been: warn, stop, rollback"),
+    Key("ROLLBACKS", _retries, 2, "how often a run goes back to a healthy checkpoint, at most"),
     Key("HF_REPO", _word, "", "Hugging Face repository to sync to; empty: the commander's"),
     Key("HF_DRY_RUN", _flag, True, "true: only say what would be synced"),
     Key("HF_TOKEN", _secret, "", "handed to the trainer"),
 )
-_BY_NAME = {spelling: key for key in KEYS for spelling in (key.name, key.name.lower())}
+_SPELLINGS = {spelling: key.name for key in KEYS for spelling in (key.name, key.name.lower())}
 
 
 NEVER_EMPTY = (CONFIG_VARIABLE, "RELAY_L1_ROOT", "RELAY_AGENT_STATE", "RUN_ID")
@@ -277,7 +313,7 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
     if path is None:
         named = bool(environ.get(CONFIG_VARIABLE))
         path = Path(environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
-    values = _read_file(path, named)
+    values = run_yaml.read(path, named, _SPELLINGS)
     source = f"{path} and the environment" if values else "the environment"
     settings: dict[str, Any] = {}
     for key in KEYS:
@@ -327,109 +363,3 @@ def _holds_more(value: object) -> bool:
 def _host_label(hostname: str) -> str:
     label = re.sub(r"[^A-Za-z0-9._-]", "-", hostname.strip())[:128].lstrip("._-")
     return label or "relay-worker"
-
-
-def _read_file(path: Path, named: bool) -> dict[str, tuple[str, object]]:
-    """Canonical name → (name as written, value). A file that nobody named may be missing."""
-    try:
-        # Not blocking: a FIFO would wait for a writer, and only then say what it is.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _unusable(path, "is not a plain file")
-            data = file.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise _unusable(path, "is over 1 MiB, so it is no run.yaml")
-    except FileNotFoundError:
-        if named:
-            raise _unusable(path, "does not exist") from None
-        return {}
-    except OSError as error:
-        raise _unusable(path, f"cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise _unusable(path, "is no path") from None
-    found: dict[str, tuple[str, object]] = {}
-    for line, name, value in _pairs(path, data):
-        if not isinstance(name, str):
-            raise _unusable(path, f"has a key in line {line} that is no word")
-        key = _BY_NAME.get(name)
-        if key is None:
-            near = difflib.get_close_matches(name[:80], list(_BY_NAME), n=1, cutoff=0.5)
-            if not near:
-                near = difflib.get_close_matches(name[:80].upper(), list(_BY_NAME), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(key.name for key in KEYS)}"
-            # A colon without a space makes one word of a key and its value, and braces make a key of a value.
-            said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
-            what = f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key"
-            raise RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE)
-        if key.name in found:
-            raise RelayError(
-                "duplicate_key",
-                f"{path}: {key.name} is set twice ({found[key.name][0]}, {name})",
-                "keep one of them",
-                exit_code=Exit.USAGE,
-            )
-        if value is not None:
-            found[key.name] = (name, value)
-    return found
-
-
-def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
-    """Line, key and value. No error repeats what stands there, which may be a secret."""
-    import yaml  # only where there is a file
-
-    try:
-        for number, token in enumerate(yaml.scan(data, Loader=yaml.SafeLoader)):
-            if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
-                raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
-            if isinstance(token, yaml.TagToken | yaml.DirectiveToken):
-                line = token.start_mark.line + 1
-                raise _unusable(
-                    path, f"is not YAML as a run.yaml has it: a tag (!) in line {line}; put the value in quotes"
-                )
-            if number > MAX_TOKENS:
-                raise _unusable(path, "holds more than the keys of a run.yaml")
-        loader = yaml.SafeLoader(data)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                if data.strip() and b"#" not in data:  # a byte order mark, of a file that was cut off
-                    raise _unusable(path, "holds no `KEY: value` line, though it is not empty")
-                return []
-            if not isinstance(node, yaml.MappingNode):
-                raise _unusable(path, "should be a list of `KEY: value` lines")
-            return [
-                (key.start_mark.line + 1, _read(path, loader, key), _read(path, loader, value))
-                for key, value in node.value
-            ]
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = _QUOTED.sub("…", str(error.problem or "it does not parse"))[:200]
-        raise _unusable(path, f"is not YAML{line}: {problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise _unusable(path, f"is not YAML: {' '.join(str(error).split())[:200]}") from None
-
-
-def _read(path: Path, loader: Any, node: Any) -> object:
-    try:
-        return loader.construct_object(node, deep=True)
-    except Exception:  # noqa: BLE001 - a constructor raises what comes, such as for a date that is none
-        line = node.start_mark.line + 1
-        raise _unusable(
-            path, f"has something in line {line} that is not what it looks like: put it in quotes"
-        ) from None
-
-
-def _unusable(path: Path, what: str) -> RelayError:
-    return RelayError(
-        "bad_config_file",
-        f"{_printable(path)} {what}",
-        f"{CONFIG_VARIABLE} names the file; see run.example.yaml",
-        exit_code=Exit.USAGE,
-    )
-
-
-def _printable(path: Path) -> str:
-    text = str(path)
-    return text if len(text) <= 200 and text.isprintable() else f"{text[:200]!a}"

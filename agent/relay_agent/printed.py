@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from relay_agent import guardian
+
+VOLUME_ANSWERS = 5.0
+"""Seconds that the volume has for the last of it."""
 
 
 def read(path: Path, offset: int, length: int) -> bytes:
@@ -18,6 +23,15 @@ def read(path: Path, offset: int, length: int) -> bytes:
             os.close(fd)
     except OSError:
         return b""
+
+
+async def last_lines(path: Path, length: int = 64 << 10) -> list[str]:
+    """The lines within the last `length` bytes, the states of a bar among them; none where the log cannot be read."""
+    data = b""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(VOLUME_ANSWERS):
+            data = await asyncio.to_thread(lambda: read(path, max(0, size(path) - length), length))
+    return data.replace(b"\r", b"\n").decode("utf-8", "replace").split("\n")
 
 
 def size(path: Path) -> int:

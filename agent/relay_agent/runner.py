@@ -23,6 +23,7 @@ from relay_agent.link import Link
 from relay_agent.pod import Pod
 from relay_agent.preempt.departure import Departure
 from relay_agent.process import limit_threads, reap_orphans, say
+from relay_agent.retry import Policy, Retries
 from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.takeover import Found, backlog, look
@@ -31,6 +32,9 @@ from relay_agent.volume import RunFolder, open_again, open_run
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import PROTOCOL, Capability, Hello, Order, Refused
+
+GRANT_ON_ITS_WAY = 0.5
+"""Seconds that one who is stopped while it asks for the lease waits for an answer."""
 
 
 async def run(settings: Settings, clock: Clock | None = None) -> int:
@@ -48,6 +52,7 @@ class Runner:
         self._attempt: Attempt | None = None
         self._early: list[Order] = []
         self._pod = Pod(settings.agent_state, clock)
+        self._retries: Retries
         self._departure = Departure(settings, clock, lambda: self._stop)
         if not settings.shared_secret:
             raise RelayError(
@@ -64,6 +69,8 @@ class Runner:
         launch = find_launch(settings)
         folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
         first = await asyncio.to_thread(self._pod.hold, settings.run_id)
+        kept = self._pod.root / "runs" / settings.run_id
+        self._retries = Retries(Policy.of(settings), folder, kept, launch.digest, self._clock, self._rng)
         found = await asyncio.to_thread(look, self._pod, settings.run_id) if first else None
         if found is not None:
             self._incarnation = found.note.incarnation  # the same holder, for all that the commander needs to know
@@ -120,7 +127,7 @@ class Runner:
         link.persists = True
         self._attempt = attempt = Attempt(
             self._settings, folder, launch, holding, self._incarnation, self._pod, link, self._stop, self._clock,
-            self._rng, self._departure,
+            self._rng, self._retries, self._departure,
         )  # fmt: skip
         for order in self._early:
             self._attempt.order(order)
@@ -146,7 +153,9 @@ class Runner:
                 return acquiring.result()
             if linking.done():
                 linking.result()
-            return None
+            # What is granted in this moment is given back by the attempt; else nobody has it until it runs out.
+            await asyncio.wait({acquiring}, timeout=GRANT_ON_ITS_WAY)
+            return acquiring.result() if acquiring.done() else None
         finally:
             stopped.cancel()
             acquiring.cancel()

@@ -39,7 +39,8 @@ GREETING = 30.0
 
 
 class Ending(NamedTuple):
-    """How a trainer ended, as its guardian noted it. `why`: itself, order, deadline, orphan; killed: nobody noted."""
+    """How a trainer ended, as its guardian noted it. `why`: itself, oom (itself, and the kernel killed something for
+    want of memory meanwhile), order, deadline, orphan; killed: nobody noted."""
 
     code: int
     printed: int
@@ -87,6 +88,8 @@ class Supervised:
         """The trainer's exit code, 128 + n for signal n. Others of its tree may still be alive."""
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Nothing of it is left, and all it printed was handed on. How many leftovers had to be stopped."""
+        self.oom = False
+        """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
         self.guard = ""
 
     async def start(
@@ -120,6 +123,7 @@ class Supervised:
     def recall(self, ending: Ending, guard: str) -> None:
         """Nobody was there when it ended: read what it had printed."""
         self.guard = guard
+        self.oom = ending.why == "oom"
         self._task = self._watched(self._read_on(ending))
 
     async def _read_on(self, ending: Ending) -> None:
@@ -293,6 +297,8 @@ class Supervised:
                     self.exited.set_result(int(payload))
                     self._forget_deadline()
                     self._not_later_than(self._last_word)
+                elif kind == guardian.OOM:
+                    self.oom = True
                 elif kind == guardian.ALONE:
                     say(f"no later agent can take this trainer over: {payload.decode(errors='replace')}")
                 elif kind == guardian.TROUBLE:

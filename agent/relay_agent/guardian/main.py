@@ -45,6 +45,7 @@ from relay_agent.guardian.protocol import (
     GONE,
     KILL,
     LOG_LOST,
+    OOM,
     REFUSED,
     STARTED,
     STOP,
@@ -80,6 +81,7 @@ class Guardian:
         self.log = Log(log)
         self.guard = guard
         self.group = ""  # the trainer's own, where the system gives one
+        self.oom_kills = cgroup.oom_kills()
         self.grace = grace
         self.orphan = orphan
         self.argv = argv
@@ -154,6 +156,9 @@ class Guardian:
             if pid == self.pid and self.code is None:
                 code = os.waitstatus_to_exitcode(status)
                 self.code = code if code >= 0 else 128 - code
+                if self.why == "itself" and cgroup.oom_kills() > self.oom_kills:
+                    self.why = "oom"
+                    self.line.tell(OOM, b"")
                 self.line.tell(EXITED, str(self.code).encode())
 
     def stop(self, grace: float, why: str) -> None:
@@ -212,6 +217,8 @@ class Guardian:
         self.told_trouble = ""
         self.line.tell(STARTED, str(self.pid).encode())
         if self.code is not None:
+            if self.why == "oom":
+                self.line.tell(OOM, b"")
             self.line.tell(EXITED, str(self.code).encode())
         self.line.tell_printed()
 

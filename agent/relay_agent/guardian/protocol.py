@@ -14,6 +14,7 @@ REFUSED = b"F"  # the trainer could not be started; payload: errno and the syste
 OUTPUT = b"O"  # bytes the trainer printed from `offset` on; empty: it printed up to `offset`, read the log
 LOG_LOST = b"L"  # the log could not be written; payload: why
 EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
+OOM = b"M"  # before EXITED: the kernel killed something of it, or of its pod, for want of memory meanwhile
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
 
 TROUBLE = b"W"  # something in it failed, and it goes on; payload: what

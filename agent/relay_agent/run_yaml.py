@@ -1,0 +1,129 @@
+"""What stands in a run.yaml: `KEY: value` lines, and nothing else that YAML has. No error repeats a value."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relaytui.wire.errors import Exit, RelayError
+
+CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
+MAX_FILE = 1 << 20
+MAX_TOKENS = 2000
+"""Of YAML: some four for each key."""
+
+_KEY_LIKE = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
+_WORD = re.compile(r"\w{1,80}", re.ASCII)
+_QUOTED = re.compile(r"'.{4,}'|\".{4,}\"", re.DOTALL)
+
+
+def read(path: Path, named: bool, spellings: Mapping[str, str]) -> dict[str, tuple[str, object]]:
+    """Canonical name → (name as written, value). A file that nobody named may be missing. `spellings`: how a key may be
+    written → its canonical name. RelayError (exit 2) names file and key."""
+    try:
+        # Not blocking: a FIFO would wait for a writer, and only then say what it is.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _unusable(path, "is not a plain file")
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise _unusable(path, "is over 1 MiB, so it is no run.yaml")
+    except FileNotFoundError:
+        if named:
+            raise _unusable(path, "does not exist") from None
+        return {}
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise _unusable(path, "is no path") from None
+    found: dict[str, tuple[str, object]] = {}
+    for line, name, value in _pairs(path, data):
+        if not isinstance(name, str):
+            raise _unusable(path, f"has a key in line {line} that is no word")
+        key = spellings.get(name)
+        if key is None:
+            near = difflib.get_close_matches(name[:80], list(spellings), n=1, cutoff=0.5)
+            if not near:
+                near = difflib.get_close_matches(name[:80].upper(), list(spellings), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(dict.fromkeys(spellings.values()))}"
+            # A colon without a space makes one word of a key and its value, and braces make a key of a value.
+            said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
+            what = f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key"
+            raise RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE)
+        if key in found:
+            raise RelayError(
+                "duplicate_key",
+                f"{path}: {key} is set twice ({found[key][0]}, {name})",
+                "keep one of them",
+                exit_code=Exit.USAGE,
+            )
+        if value is not None:
+            found[key] = (name, value)
+    return found
+
+
+def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
+    """Line, key and value. No error repeats what stands there, which may be a secret."""
+    import yaml  # only where there is a file
+
+    try:
+        for number, token in enumerate(yaml.scan(data, Loader=yaml.SafeLoader)):
+            if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
+                raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
+            if isinstance(token, yaml.TagToken | yaml.DirectiveToken):
+                line = token.start_mark.line + 1
+                raise _unusable(
+                    path, f"is not YAML as a run.yaml has it: a tag (!) in line {line}; put the value in quotes"
+                )
+            if number > MAX_TOKENS:
+                raise _unusable(path, "holds more than the keys of a run.yaml")
+        loader = yaml.SafeLoader(data)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                if data.strip() and b"#" not in data:  # a byte order mark, of a file that was cut off
+                    raise _unusable(path, "holds no `KEY: value` line, though it is not empty")
+                return []
+            if not isinstance(node, yaml.MappingNode):
+                raise _unusable(path, "should be a list of `KEY: value` lines")
+            return [
+                (key.start_mark.line + 1, _read(path, loader, key), _read(path, loader, value))
+                for key, value in node.value
+            ]
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        problem = _QUOTED.sub("…", str(error.problem or "it does not parse"))[:200]
+        raise _unusable(path, f"is not YAML{line}: {problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _unusable(path, f"is not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _read(path: Path, loader: Any, node: Any) -> object:
+    try:
+        return loader.construct_object(node, deep=True)
+    except Exception:  # noqa: BLE001 - a constructor raises what comes, such as for a date that is none
+        line = node.start_mark.line + 1
+        raise _unusable(
+            path, f"has something in line {line} that is not what it looks like: put it in quotes"
+        ) from None
+
+
+def _unusable(path: Path, what: str) -> RelayError:
+    return RelayError(
+        "bad_config_file",
+        f"{_printable(path)} {what}",
+        f"{CONFIG_VARIABLE} names the file; see run.example.yaml",
+        exit_code=Exit.USAGE,
+    )
+
+
+def _printable(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 200 and text.isprintable() else f"{text[:200]!a}"

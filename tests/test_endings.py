@@ -1,0 +1,214 @@
+"""How a trainer ended, told from its exit code, its last lines and the kernel's count of OOM kills."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from relay_agent.endings import CAN_BE_SET, ENDINGS, KEPT, STOPPED, Again, signal_of, tell
+
+STEPS = [f"step {n}/100 loss 1.5" for n in range(1, 40)]
+
+
+def traceback(*last: str, ranks: tuple[str, ...] = ("",)) -> list[str]:
+    lines = ["Traceback (most recent call last):", '  File "/x/train.py", line 7, in <module>', "    main()", *last]
+    return [rank + line for rank in ranks for line in lines]
+
+
+def torchrun(exitcode: str, words: str = "To enable traceback see: https://pytorch.org/docs") -> list[str]:
+    """What torchrun prints when a rank fails, whichever way; it exits with 1."""
+    return [
+        f"E0301 10:00:09.123 77 torch/api.py:984] failed (exitcode: {exitcode}) local_rank: 0 (pid: 5121) of py",
+        *traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "),
+        "============================================================",
+        "train.py FAILED",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 0 (local_rank: 0)",
+        f"  exitcode  : {exitcode} (pid: 5121)",
+        f"  traceback : {words}",
+        "============================================================",
+    ]
+
+
+CUDA_OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+)
+ASSERT = (
+    "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1255: indexSelectSmallIndex: block: [0,0,0], thread: [0,0,0]"
+    " Assertion `srcIndex < srcSelectDimSize` failed."
+)
+WATCHDOG = (
+    "[rank1]:[E301 10:30:00.123 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=1, Timeout(ms)=600000) ran for 600026 milliseconds"
+)
+TERMINATE = "terminate called after throwing an instance of 'c10::DistBackendError'"
+RAY_OOM = (
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."
+    " Memory on the node (IP: 10.0.0.7) was 60.9GB / 64.0GB (0.95)"
+)
+RAY = "(MegatronTrainRayActor pid=5121, ip=10.0.0.7) "
+SHM = (
+    "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's"
+    " workers are out of shared memory. Please try to raise your shared memory limit."
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "name"),
+    [
+        # by signal, in each form that it comes in
+        (137, STEPS, "killed"),
+        (-9, STEPS, "killed"),
+        (247, STEPS, "killed"),
+        (143, STEPS, "terminated"),
+        (-15, STEPS, "terminated"),
+        (241, STEPS, "terminated"),
+        (134, STEPS, "aborted"),
+        (-6, STEPS, "aborted"),
+        (250, STEPS, "aborted"),
+        (135, STEPS, "bus_error"),
+        (-7, STEPS, "bus_error"),
+        (139, STEPS, "segfault"),
+        (-11, STEPS, "segfault"),
+        (130, STEPS, "interrupted"),
+        (136, STEPS, "crash"),
+        (1, STEPS, "crash"),
+        (7, [], "crash"),
+        (255, [], "crash"),
+        (200, ["nothing of this"], "crash"),
+        # the GPU
+        (1, [*STEPS, *traceback(CUDA_OOM)], "cuda_oom"),
+        (1, traceback("torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB"), "cuda_oom"),
+        (1, traceback("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "cuda_oom"),
+        (1, ["jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying"], "cuda_oom"),
+        (1, [*traceback(CUDA_OOM, ranks=("[rank0]: ",)), *torchrun("1")], "cuda_oom"),
+        (1, [RAY + line for line in traceback(CUDA_OOM)], "cuda_oom"),
+        (1, [*[ASSERT] * 40, *traceback("RuntimeError: CUDA error: device-side assert triggered")], "device_assert"),
+        (134, [*[ASSERT] * 40, WATCHDOG, TERMINATE], "device_assert"),
+        (1, traceback("RuntimeError: CUDA error: unspecified launch failure"), "cuda_error"),
+        (1, traceback("RuntimeError: CUDA error: uncorrectable ECC error encountered"), "cuda_error"),
+        (134, [*STEPS, WATCHDOG, TERMINATE], "nccl_timeout"),
+        (1, [*STEPS, WATCHDOG, TERMINATE, *torchrun("-6", "Signal 6 (SIGABRT) received by PID 5121")], "nccl_timeout"),
+        (1, traceback("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691"), "nccl_error"),
+        (1, ["RuntimeError: ncclSystemError: System call (e.g. socket, malloc) or external library"], "nccl_error"),
+        (1, traceback("RuntimeError: [../gloo/] Timed out waiting 1800000ms for recv operation"), "nccl_timeout"),
+        # memory and disks of the host
+        (1, traceback("RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed."), "oom_killed"),
+        (1, [RAY + RAY_OOM], "oom_killed"),
+        (1, traceback("MemoryError"), "out_of_memory"),
+        (1, traceback("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9 TiB"), "out_of_memory"),
+        (134, ["terminate called after throwing an instance of 'std::bad_alloc'"], "out_of_memory"),
+        (1, traceback("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory"), "out_of_memory"),
+        (1, traceback(SHM), "bus_error"),
+        (1, ["RuntimeError: unable to write to file </torch_77_0>: No space left on device (28)"], "bus_error"),
+        (1, traceback("OSError: [Errno 28] No space left on device: '/dev/shm/x'"), "bus_error"),
+        (1, traceback("OSError: [Errno 28] No space left on device"), "disk_full"),
+        (1, traceback("OSError: [Errno 122] Disk quota exceeded: 'out/model.pt'"), "disk_full"),
+        (134, ["what():  [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0", TERMINATE], "disk_full"),
+        # what comes again however often it is tried
+        (1, traceback("ModuleNotFoundError: No module named 'flash_attn'"), "import_error"),
+        (1, traceback("ImportError: libcudart.so.12: cannot open shared object file"), "import_error"),
+        (1, ["/usr/bin/python3: No module named accelerate.commands"], "import_error"),
+        (1, ['  File "train.py", line 3', "    def f(:", "          ^", "SyntaxError: invalid syntax"], "syntax_error"),
+        (1, traceback("FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'"), "missing_file"),
+        (2, ["python3: can't open file '/x/train.py': [Errno 2] No such file or directory"], "missing_file"),
+        (1, traceback("OSError: me/model is not a local folder and is not a valid model identifier"), "missing_file"),
+        (1, traceback("huggingface_hub.errors.GatedRepoError: 403 Client Error. Cannot access"), "no_access"),
+        (2, ["usage: train.py [-h] --data DATA", "train.py: error: unrecognized arguments: --steps"], "usage_error"),
+        (2, ["train.py: error: unrecognized arguments: --if 'CUDA out of memory'"], "usage_error"),
+        (2, ["Usage: train [OPTIONS]", "Error: No such option: --lr"], "usage_error"),
+        (1, traceback("omegaconf.errors.ConfigKeyError: Key 'lr' is not in struct"), "usage_error"),
+        (127, ["bash: line 1: accelerate: command not found"], "not_found"),
+        (126, ["bash: line 1: ./train.sh: Permission denied"], "not_found"),
+        (1, [*traceback("ImportError: libnccl.so.2", ranks=("[rank0]: ",)), *torchrun("1")], "import_error"),
+        (1, [*traceback("FileNotFoundError: x"), *traceback("subprocess.CalledProcessError: 1")], "missing_file"),
+        # a wrapper's 1 is not how its ranks ended
+        (1, [*STEPS, *torchrun("-9", "Signal 9 (SIGKILL) received by PID 5121")], "killed"),
+        (1, [*STEPS, *torchrun("-11", "Signal 11 (SIGSEGV) received by PID 5121")], "segfault"),
+        (1, [*STEPS, *torchrun("-7", "Signal 7 (SIGBUS) received by PID 5121")], "bus_error"),
+        (1, ["10.0.0.7: [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"], "killed"),
+        (1, traceback("subprocess.CalledProcessError: Command '['t']' died with <Signals.SIGKILL: 9>."), "killed"),
+        (1, ["(exitcode: -15) of 1", "(exitcode: -11) of 0", "(exitcode: -15) of 2"], "segfault"),
+        (1, [*STEPS, *torchrun("1")], "crash"),
+        # what only mentions such words
+        (1, ["WARNING ImportError: flash_attn not there, going on", *STEPS, *traceback("ValueError: x")], "crash"),
+        (1, [*STEPS, "step 40 loss 1 text: the bus erred and the disk was full of space", "bye"], "crash"),
+        (137, traceback("ModuleNotFoundError: No module named 'x'"), "killed"),
+    ],
+)  # fmt: skip
+def test_an_ending_has_a_name(code: int, lines: list[str], name: str) -> None:
+    assert tell(code, lines).ending.name == name
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "name"),
+    [
+        (137, STEPS, "oom_killed"),
+        (247, STEPS, "oom_killed"),
+        (1, STEPS, "oom_killed"),
+        (1, [*STEPS, *torchrun("-9")], "oom_killed"),
+        (137, [*STEPS, *traceback("ConnectionResetError: [Errno 104] Connection reset by peer")], "oom_killed"),
+        # The count may be about something else of the pod: what the trainer says of itself is nearer.
+        (1, traceback(CUDA_OOM), "cuda_oom"),
+        (1, traceback("ModuleNotFoundError: No module named 'x'"), "import_error"),
+        (139, STEPS, "oom_killed"),
+    ],
+)
+def test_the_kernels_count_of_oom_kills_counts(code: int, lines: list[str], name: str) -> None:
+    assert tell(code, lines, oom=True).ending.name == name
+
+
+@pytest.mark.parametrize("last", ["FileNotFoundError: shard 7", "ImportError: cannot import name 'x'"])
+def test_what_is_missing_after_many_steps_may_be_there_again(last: str) -> None:
+    told = tell(1, [*STEPS, *traceback(last)], stepped=True)
+    assert (told.ending.name, told.said) == ("crash", last)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], ""),
+        (["", "bye", "  "], "bye"),
+        ([*traceback("ValueError: bad"), *torchrun("1")], "ValueError: bad"),
+        (
+            [*traceback("KeyError: 'a'", ranks=("[rank0]: ",)), *traceback("BrokenPipeError", ranks=("[rank1]: ",))],
+            "KeyError: 'a'",
+        ),
+        ([RAY + line for line in traceback("AssertionError: no rollout")], "AssertionError: no rollout"),
+        (["\x1b[31m10.0.0.7: ValueError: red"], "ValueError: red"),
+        (torchrun("1"), "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
+    ],
+)  # fmt: skip
+def test_the_words_that_people_need_are_the_trainers_own(lines: list[str], said: str) -> None:
+    assert tell(1, lines).said.strip() == said
+
+
+def test_a_code_is_a_signal_in_three_forms() -> None:
+    for number in (6, 7, 9, 11, 15):
+        assert signal_of(-number) is signal_of(128 + number) is signal_of(256 - number) is signal.Signals(number)
+    assert [signal_of(code) for code in (0, 1, 127, 128, 192, 200, 255, 10**9, -99)] == [None] * 9
+
+
+def test_whatever_it_prints_there_is_an_ending() -> None:
+    """Only the last lines count, and no line is too long or too strange."""
+    hostile = [
+        "\x00" * 5000,
+        "Error" * 2000,
+        "a." * 4000 + "Error: x",
+        "exitcode: -999999999999",
+        "Signal 99 (SIG",
+        "(",
+    ]
+    assert tell(1, hostile * 60).ending.name == "crash"
+    assert tell(1, [traceback(CUDA_OOM)[-1], *["x"] * KEPT]).ending.name == "crash"
+    assert tell(10**9, []).ending.name == tell(-(10**9), []).ending.name == "crash"
+
+
+def test_what_can_be_set_is_what_a_trainer_can_do() -> None:
+    assert not STOPPED & set(CAN_BE_SET)
+    assert {name for name, ending in ENDINGS.items() if ending.again is Again.TWICE} == {"cuda_oom", "device_assert"}
+    permanent = {name for name in CAN_BE_SET if ENDINGS[name].again is Again.NEVER}
+    assert {"import_error", "syntax_error", "missing_file", "usage_error", "zero_steps", "not_found"} <= permanent
+    assert all(name == ending.name and ending.words for name, ending in ENDINGS.items())
