@@ -91,8 +91,8 @@ class Attempt:
         self.journal = Journal(folder, settings.worker_id, clock)
         self.journal.epoch = self.epoch
         self.tell = departure.tell = Teller(holding.spool, self.journal, clock, link.wake)
-        margin = settings.stop_grace + EARLY if settings.on_lease_loss == "stop" else None
-        self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, margin)
+        grace = settings.stop_grace if settings.on_lease_loss == "stop" else None
+        self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, grace)
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
@@ -149,6 +149,7 @@ class Attempt:
             self.tell.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
 
     async def _train(self) -> Verdict:
+        self.tenure.refuse_too_short()
         if not await self._retries.hold_off(self._stop, self.tell):
             return Verdict.before_start(self._stop, 0)
         beginning = Beginning(
@@ -204,8 +205,8 @@ class Attempt:
         self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
         if self._settings.on_lease_loss == "stop":
             if math.isfinite(self.tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
-                trainer.dead_by(self.tenure.lease.safe_until)
-            self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until)
+                trainer.dead_by(self.tenure.lease.safe_until, self.tenure.notice)
+            self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self.tenure.notice)
         elif self._rejoining is not None:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
         publishing = self._background(publisher.run(), "publish")

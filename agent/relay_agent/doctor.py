@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from relay_agent.config import Settings, load
+from relay_agent.lease import STOP_PART
 from relay_agent.trainer import exec_trouble, find_launch, pod_environment, refuse_too_large
 from relay_agent.volume import probe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import clean, counted
+
+if TYPE_CHECKING:
+    from relay_agent.contact import Whoami
 
 MAX_SKEW = 5.0
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -254,6 +260,8 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         yield _fail(what, error)
         return
     yield _ok("token", f"lets this worker in as {who.role}")
+    for check in lease_checks(settings, who):
+        yield check
     skew = who.now - (before + after) / 2
     if abs(skew) > MAX_SKEW:
         yield _warn(
@@ -268,6 +276,19 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         yield _warn(
             "version", f"the commander is {health.version}, this agent {ours}", "install the same version on both"
         )
+
+
+def lease_checks(settings: Settings, who: Whoami) -> Iterator[Check]:
+    """Whether what is to be done at the end of a lease of this commander's can be done."""
+    from relay_agent.tenure import shortened, too_short
+
+    if settings.on_lease_loss != "stop" or not who.lease_seconds:  # 0: one that does not say
+        return
+    if (short := too_short(who.lease_seconds)) is not None:
+        yield _fail("lease", short)
+    elif words := shortened(who.lease_seconds, settings.stop_grace):
+        least = math.ceil(settings.stop_grace / STOP_PART)
+        yield _warn("lease", words, f"a commander with --lease-seconds {least} or more leaves all of them")
 
 
 def _version() -> str:

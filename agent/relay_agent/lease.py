@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 
 MARGIN = 0.98
 """The part of a lease its holder counts on: the two clocks may run at slightly different speeds."""
+STOP_PART = 1 / 3
+"""The part of a lease that a trainer may have to save and stop: in the rest of it a renewal or two may be late."""
+LEAST_TO_STOP = 4.0
+"""Seconds of the shortest lease at whose end a trainer can be stopped, and not before a renewal could have come."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,10 @@ class Lease:
     def safe(self, now: float) -> bool:
         """Whether nobody else can have been granted the run."""
         return not self.lost and now < self.safe_until
+
+    def notice(self, grace: float) -> float:
+        """Seconds that a trainer which wants `grace` of them has to save where it is stopped for this lease's end."""
+        return min(grace, STOP_PART * self.seconds)
 
     @property
     def every(self) -> float:

@@ -233,9 +233,11 @@ class Supervised:
         trainer = guardian.tree(self.guard, self._guardian) - {self._guardian}
         return {pid for pid in trainer if guardian.handles(pid, number)}
 
-    def dead_by(self, at: float) -> None:
+    def dead_by(self, at: float, notice: float | None = None) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
-        mind."""
+        mind. It is told to stop `notice` seconds before, where that is less than its grace."""
+        if notice is not None:
+            self._say(guardian.NOTICE + str(notice).encode())
         self._say(guardian.DEADLINE + str(at).encode())
 
     def _say(self, line: bytes) -> None:

@@ -8,13 +8,15 @@ import math
 import random
 from collections.abc import Callable
 
-from relay_agent.lease import MARGIN, Lease
+from relay_agent.guardian import EARLY
+from relay_agent.lease import LEAST_TO_STOP, MARGIN, Lease
 from relay_agent.link import Link, LinkLost
 from relay_agent.process import say
 from relay_agent.stop import Stop, Why
 from relay_agent.takeover import Standing
 from relay_agent.telling import Teller
 from relaytui.wire.clock import Clock
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import Refused, Register, Renew, Renewed
 from relaytui.wire.text import clean
 
@@ -22,7 +24,7 @@ RENEW_TIMEOUT = 10.0
 
 
 class Tenure:
-    """`margin`: seconds before the end of the lease at which one that is cut off stops; None: it goes on."""
+    """`grace`: seconds that a trainer wants to save where one that is cut off stops it; None: it trains on."""
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class Tenure:
         clock: Clock,
         rng: random.Random,
         mode: str,
-        margin: float | None = None,
+        grace: float | None = None,
     ) -> None:
         self.lease = lease
         self._link = link
@@ -42,7 +44,8 @@ class Tenure:
         self._clock = clock
         self._rng = rng
         self._mode = mode
-        self._margin = margin
+        self._grace = grace
+        self._said_notice = grace
         self._cut_off = False
         self._unknown = False
         self._since = clock.boot()
@@ -61,8 +64,30 @@ class Tenure:
         """Whether nobody else can have it."""
         return self.lease.safe(self._clock.boot())
 
+    @property
+    def notice(self) -> float:
+        """Seconds that the trainer has to save where it is stopped for the lease's end."""
+        return self.lease.notice(self._grace or 0.0)
+
+    def refuse_too_short(self) -> None:
+        """RelayError (exit 2) where the trainer would have to be stopped before a renewal could come."""
+        if self._grace is not None and (short := too_short(self.lease.seconds)):
+            raise short
+
+    def say_notice(self) -> None:
+        """Once, that the lease leaves less to save in than the trainer's grace; again where its length changed."""
+        if self._grace is None or self.notice == self._said_notice:
+            return
+        self._said_notice = self.notice
+        if self.notice == self._grace:
+            return
+        words = shortened(self.lease.seconds, self._grace)
+        self._tell.event("lease.short", words)
+        say(words)
+
     async def renew(self) -> None:
         """For as long as the lease is ours; at once in every new session, whose commander may have been away long."""
+        self.say_notice()
         while not self.lease.lost:
             sent, session = self._clock.boot(), self._link.sessions
             try:
@@ -76,6 +101,7 @@ class Tenure:
                 continue
             if isinstance(answer, Renewed) and self._is_ours(answer):
                 self.lease = self.lease.renewed(sent, answer.lease_seconds)
+                self.say_notice()
                 if self._unknown:
                     self._tell.event("lease.registered", "the commander knows this lease again")
                     say("the commander knows this lease again")
@@ -110,19 +136,20 @@ class Tenure:
         """
         lease = self.lease
         until = lease.safe_until
-        if until == -math.inf and not (stopped and self._margin is not None):
+        if until == -math.inf and not (stopped and self._grace is not None):
             until = self._since + MARGIN * lease.seconds
-        if self._cut_off or lease.lost or self._clock.boot() <= until - (self._margin or 0.0):
+        margin = 0.0 if self._grace is None else EARLY + self.notice
+        if self._cut_off or lease.lost or self._clock.boot() <= until - margin:
             return
         self._cut_off = True
-        if self._margin is None:
+        if self._grace is None:
             words = f"no renewal for {lease.seconds:g} s; on_lease_loss is continue: training goes on"
             say("cut off from the commander for longer than the lease; training goes on, nothing is pruned")
         else:
             words = f"no renewal, and {lease.seconds:g} s are nearly over; on_lease_loss is stop: stopping the trainer"
             say("cut off from the commander for nearly a lease: stopping the trainer, as ON_LEASE_LOSS says")
         self._tell.event("lease.cut_off", words)
-        if self._margin is not None:
+        if self._grace is not None:
             self._stop.ask(Why.CUT_OFF, "cut off from the commander for as long as its lease")
 
     def _stands(self, standing: Standing) -> None:
@@ -154,3 +181,27 @@ class Tenure:
 
     def fenced(self) -> None:
         self.lose("superseded", "a later epoch has claimed the run on the volume")
+
+
+def shortened(lease: float, grace: float) -> str:
+    """What to say of a lease that leaves less to save in than `grace` seconds; empty where it leaves them."""
+    left = Lease("", 0, "", lease, 0.0).notice(grace)
+    if left >= grace:
+        return ""
+    return (
+        f"ON_LEASE_LOSS=stop under a lease of {lease:g} s: without a commander the trainer gets {left:.3g} s to save (a"
+        f" third of the lease), not the {grace:g} s of RELAY_STOP_GRACE"
+    )
+
+
+def too_short(lease: float) -> RelayError | None:
+    """Why no trainer can be stopped in time under it, where that is so."""
+    if lease >= LEAST_TO_STOP:
+        return None
+    return RelayError(
+        "lease_too_short",
+        f"ON_LEASE_LOSS=stop cannot be kept under a lease of {lease:g} s: it ends before a renewal could come and the"
+        " trainer save",
+        f"start the commander with --lease-seconds {LEAST_TO_STOP:g} or more, or set ON_LEASE_LOSS=continue",
+        exit_code=Exit.USAGE,
+    )

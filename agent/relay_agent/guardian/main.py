@@ -45,6 +45,7 @@ from relay_agent.guardian.protocol import (
     GONE,
     KILL,
     LOG_LOST,
+    NOTICE,
     OOM,
     REFUSED,
     STARTED,
@@ -82,7 +83,7 @@ class Guardian:
         self.guard = guard
         self.group = ""  # the trainer's own, where the system gives one
         self.oom_kills = cgroup.oom_kills()
-        self.grace = grace
+        self.grace = self.notice = grace
         self.orphan = orphan
         self.argv = argv
         self.pid = 0
@@ -227,13 +228,17 @@ class Guardian:
             self.stop(0.0, "order")
         elif order == STOP:
             self.stop(self.grace, "order")
-        elif order.startswith(DEADLINE):
+        elif order[:1] in (DEADLINE, NOTICE):
             try:
-                at = float(order[1:])
+                seconds = float(order[1:])
             except ValueError:
                 return
-            if 0.0 <= at < FOR_EVER:
-                self.deadline = at
+            if not 0.0 <= seconds < FOR_EVER:
+                return
+            if order.startswith(DEADLINE):
+                self.deadline = seconds
+            else:
+                self.notice = min(self.grace, seconds)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -339,7 +344,7 @@ class Guardian:
             self.stop(self.grace if self.orphan else min(self.grace, LEFTOVER_GRACE), "orphan")
         if self.deadline:
             left = self.deadline - EARLY - boot_clock()
-            if left <= self.grace:
+            if left <= (self.notice if self.kill_at is None else self.grace):
                 self.deadline = 0.0
                 self.stop(max(0.0, left), "deadline")
         if self.kill_at is not None and now >= self.kill_at and self.code is None:

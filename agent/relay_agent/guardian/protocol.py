@@ -24,6 +24,7 @@ ALONE = b"A"  # no agent could take over: the trainer ends with this one; payloa
 HELLO = b"H"  # followed by the guard, or by how it begins: the first word of a new agent, else nobody listens to it
 STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
 KILL = b"K"
+NOTICE = b"G"  # followed by seconds: what of its grace the trainer has before a deadline
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
 
 SOCKET, ENDED = "guardian.sock", "ended"

@@ -101,6 +101,7 @@ class SimGuardian:
         self.why = "itself"
         self.gone = False
         self.deadline = 0.0
+        self.notice = grace
         self._kill_at: float | None = None
         self._stop_at: float | None = None
         pod.guardians.append(self)
@@ -134,6 +135,8 @@ class SimGuardian:
             self.stop(0.0, "order")
         elif words == guardian.STOP:
             self.stop(self.grace, "order")
+        elif words.startswith(guardian.NOTICE):
+            self.notice = min(self.grace, float(words[1:]))
         elif words.startswith(guardian.DEADLINE):
             self.deadline = float(words[1:])
             self.world.observer.promised(self.trainer, self.pod.when_boot_is(self.deadline))
@@ -189,7 +192,7 @@ class SimGuardian:
                 self.stop(self.grace if self.orphan else min(self.grace, 3.0), "orphan")
             if self.deadline:
                 left = self.deadline - guardian.EARLY - self.pod.boot()
-                if left <= self.grace:
+                if left <= (self.notice if self._kill_at is None else self.grace):
                     self.deadline = 0.0
                     self.stop(max(0.0, left), "deadline")
             if self._kill_at is not None and now >= self._kill_at and self.code is None:

@@ -62,7 +62,7 @@ class Plan:
             saves_at_stop=rng.random() < 0.7,
             marks=rng.random() < 0.7,
             settle=2.0,
-            grace=rng.choice([0.5, 1.5]) if lease < 10 else 3.0,
+            grace=rng.choice([0.5, 8.0]) if lease < 10 else 3.0,  # longer than the lease, too
             orphan=rng.choice([8.0, 40.0]),
             on_lease_loss="stop" if rng.random() < 0.4 else "continue",
             keep=rng.randint(0, 3),
