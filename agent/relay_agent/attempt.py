@@ -34,12 +34,15 @@ from relay_agent.retry import Retries
 from relay_agent.stop import Stop, Why
 from relay_agent.supervise import Supervised
 from relay_agent.takeover import Act
-from relay_agent.taking import Taking
+from relay_agent.taking import Taking, checkpoint_dir
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
 from relay_agent.trainer import Launch, refuse_too_large, trainer_environment
 from relay_agent.verdict import Verdict, given_back, judge, never_started, volume_failed
 from relay_agent.volume import Claim, RunFolder, claim, highest_claim
+from relay_agent.watchdog.resumed import Resumed
+from relay_agent.watchdog.rules import Rules
+from relay_agent.watchdog.watch import Watchdog
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
@@ -178,7 +181,7 @@ class Attempt:
         except Cancelled:
             return Verdict.before_start(self._stop, step)
         await self._start(trainer, resume, handed)
-        code = await self._watch(trainer, follower, publisher)
+        code = await self._watch(trainer, follower, publisher, name)
         return await self._judge(code, trainer, follower, publisher)
 
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:
@@ -194,13 +197,14 @@ class Attempt:
             self._note(note.resume, note.resume_step)
         for done in await asyncio.to_thread(publisher.published_before):
             self.tell.published(done)  # it may not have been told; what is known already counts once
-        code = await self._watch(trainer, follower, publisher)
+            self._resumed.found(done.step)
+        code = await self._watch(trainer, follower, publisher, note.resume)
         verdict = await self._judge(code, trainer, follower, publisher)
         if rejoining.act is Act.AGAIN and self._stop.why is None:
             verdict = given_back(rejoining.story, verdict.step, code)
         return verdict
 
-    async def _watch(self, trainer: Supervised, follower: Follower, publisher: Publisher) -> int:
+    async def _watch(self, trainer: Supervised, follower: Follower, publisher: Publisher, base: str | None) -> int:
         """Until nothing is left of the trainer and all that is whole is published. Its exit code."""
         self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
         if self._settings.on_lease_loss == "stop":
@@ -211,10 +215,17 @@ class Attempt:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
+        watchdog = Watchdog(
+            Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
+            publisher, trainer=trainer.pids, saves_in=checkpoint_dir(self._settings, self._folder, self.epoch),
+        )  # fmt: skip
+        watching = self._background(watchdog.run(), "watchdog")
+        self.orders.on_save = watchdog.save_asked
         wish = self._folder.save_file(self.epoch)
         self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
         self._departure.begin(Training(self.orders, publisher, trainer, wish))
         code = await trainer.exited
+        watching.cancel()
         self.orders.trainer_is_gone()
         self._departure.ended(code)
         leftovers = await trainer.gone
@@ -372,7 +383,7 @@ class Attempt:
 
     def _follower(self, step: int) -> Follower:
         telemetry = self._holding.spool.telemetry
-        progress = Progress(step, self._settings.target_steps)
+        progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps)
         follower = Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
         follower.on_nonfinite = self._nonfinite
         return follower
@@ -384,6 +395,7 @@ class Attempt:
         )  # fmt: skip
 
     def _publisher(self, step: int, name: str | None, follower: Follower, taking: Taking) -> Publisher:
+        self._resumed = resumed = Resumed(step, None if self._settings.counter_restarts else name, self.tell)
         publisher = Publisher(
             self._folder,
             self.epoch,
@@ -392,30 +404,19 @@ class Attempt:
             self._settings.settle_seconds,
             self._holding.config.ckpt_keep_last_n,
             self._clock,
-            self.tell,
+            resumed,
             taking=taking,
             held=lambda: self.tenure.held,
             safe=lambda: self.tenure.safe,
             on_fenced=self.tenure.fenced,
-            healthy=follower.health.healthy,
+            healthy=lambda step: follower.health.healthy(step) and follower.trend.healthy(step),
             check=self._stop.unless_hurried,
             patient=lambda: self._stop.patient,
             marks={"auto": None, "always": True, "never": False}[self._settings.complete_marker],
         )
         if name is not None:
             publisher.protect.add(name)
-
-        def first_step(first: int, told: bool) -> None:
-            if name is None or first >= step:
-                return
-            publisher.may_prune = False
-            if told:
-                return
-            words = f"the trainer began at step {first}, below the checkpoint's {step}: nothing is pruned any more"
-            self.tell.event("resume.ignored", words, {"step": str(first), "checkpoint": name})
-            say(f"the resume did not take: the trainer began at step {first}, not after {step}")
-
-        follower.on_first_step = first_step
+        resumed.publisher, follower.on_first_step = publisher, resumed.stepped
         return publisher
 
     def _nonfinite(self, step: int) -> None:

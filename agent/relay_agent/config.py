@@ -53,6 +53,7 @@ class Settings(Struct, frozen=True):
     preempt_url: str
     save_signal: signal.Signals | None
     target_steps: int | None
+    counter_restarts: bool
     orphan_timeout: float
     on_lease_loss: Literal["continue", "stop"]
     on_missing_checkpoint: Literal["ask", "older", "restart"]
@@ -240,6 +241,7 @@ KEYS = (
     Key("SLIME_RL_CMD", _text, "", "shell command instead of launchers/launch_rl.sh"),
     Key("TRAIN_CMD", _text, "", "shell command of any trainer, whatever the mode; SLIME_*_CMD count before it"),
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
+    Key("COUNTER_RESTARTS", _flag, False, "true: the trainer counts its steps from 0 again after a resume"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key(
         "COMPLETE_MARKER",

@@ -71,6 +71,8 @@ class Orders:
         self._file = Path()
         self._signal: Signals | None = None
         self._over = False
+        self.on_save: Callable[[], None] | None = None
+        """The trainer is asked to save now."""
 
     def take(self, order: Order) -> None:
         """Through the commander. It comes again after each reconnect until the commander has the answer."""
@@ -138,6 +140,8 @@ class Orders:
 
     async def _ask_to_save(self, trainer: Supervised) -> tuple[Answer, bool]:
         words, asked, reached = [], False, 0
+        if self.on_save is not None:
+            self.on_save()
         if self._signal is not None:
             reached = await asyncio.to_thread(trainer.signal, self._signal)
             asked = reached > 0

@@ -230,8 +230,11 @@ class Supervised:
         return not Path("/proc/self").exists() or bool(self._handlers(number))
 
     def _handlers(self, number: int) -> set[int]:
-        trainer = guardian.tree(self.guard, self._guardian) - {self._guardian}
-        return {pid for pid in trainer if guardian.handles(pid, number)}
+        return {pid for pid in self.pids() if guardian.handles(pid, number)}
+
+    def pids(self) -> set[int]:
+        """All that is alive of the trainer, as far as the system tells; OSError where it does not. Blocking."""
+        return guardian.tree(self.guard, self._guardian) - {self._guardian}
 
     def dead_by(self, at: float, notice: float | None = None) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
