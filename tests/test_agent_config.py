@@ -161,7 +161,7 @@ def test_the_command_of_the_example_hands_over_the_checkpoint_where_there_is_one
     """As the documentation shows it, for a trainer that has a flag for it."""
     example = (ROOT / "agent" / "run.example.yaml").read_text()
     line = next(line for line in example.splitlines() if line.startswith("#TRAIN_CMD: "))
-    assert line.removeprefix("#") in (ROOT / "docs" / "trainers.md").read_text()
+    assert line[line.index("${RELAY_RESUME_FROM") :] in (ROOT / "docs" / "trainers.md").read_text()
     file = tmp_path / "run.yaml"
     file.write_text(line.removeprefix("#"))
     command = find_launch(load(URL, file)).argv[-1].replace("exec python3 train.py", "printf '<%s>'")
@@ -239,6 +239,7 @@ def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
         "RELAY_RUN_ID": "run-1",
         "RELAY_EPOCH": "3",
         "RELAY_CKPT_INTERVAL": "600",
+        "RELAY_LAUNCHERS": str(trainer.launcher_folders()[1]),
         "PYTHONUNBUFFERED": "1",
     }
     assert trainer_environment({}, settings, config, folder, 3, None)["RELAY_RESUME_FROM"] == ""

@@ -162,6 +162,7 @@ def trainer_environment(
         RELAY_RUN_ID=settings.run_id,
         RELAY_EPOCH=str(epoch),
         RELAY_CKPT_INTERVAL=str(config.ckpt_interval_sec),
+        RELAY_LAUNCHERS=str(next((path for path in launcher_folders() if path.is_dir()), "")),
         PYTHONUNBUFFERED="1",
     )
     return env
