@@ -55,6 +55,10 @@ def ppo(out: Path, step: int) -> Files:
     return found | {f"{role}/latest": f"global_step{step}".encode() for role in roles.values()}
 
 
+def last_pt(out: Path, step: int) -> Files:
+    return {"train/weights/last.pt": (out / "train" / "weights" / "last.pt").read_bytes()}
+
+
 def beside(out: Path, step: int) -> Files:
     return kept("epoch_{step}")(out, step) | kept("recipe_state")(out, step)
 
@@ -173,6 +177,12 @@ KINDS = {
     "orbax on an object store": Kind(
         "orbax", lambda out, step: small.orbax(out, step, slow=True), kept("{step}"), ("{ckpt}", ""), ("2",)
     ),
+    "ultralytics": Kind(
+        "ultralytics",
+        small.ultralytics,
+        last_pt,
+        with_args("{ckpt}/train/weights/last.pt", "resume=True model=@ save_dir={output}/train"),
+    ),
     "keras": Kind("keras", small.keras, named("ck-{step:02d}.keras"), ("{ckpt}/ck-02.keras", "")),
 }  # fmt: skip
 
@@ -245,7 +255,7 @@ IN_PLACE: dict[str, tuple[str, Callable[[Path, int], Steps], Callable[[Path, int
         lambda out, step: lightning.save(out, step, name="", last=True, copied=True),
         named("last.ckpt"),
     ),
-    "ultralytics": ("ultralytics", small.ultralytics, named("train/weights/last.pt")),
+    "ultralytics": ("ultralytics", small.ultralytics, last_pt),
     "torchtune": ("torchtune", lambda out, step: torchtune.save(out, step, beside=True), beside),
 }
 
@@ -463,3 +473,8 @@ def test_a_plan_of_anything_is_a_plan(adapter: adapters.Adapter) -> None:
         assert plan.path.startswith("{ckpt}")
         assert not plan.path.endswith("/")
         assert all(put.target and not put.target.startswith("/") for put in plan.seeds)
+
+
+def test_the_docs_name_every_kind() -> None:
+    table = (Path(__file__).resolve().parents[1] / "docs" / "trainers.md").read_text()
+    assert [name for name in adapters.BY_NAME if f"\n| `{name}`" not in table] == []

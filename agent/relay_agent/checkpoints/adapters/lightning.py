@@ -26,7 +26,7 @@ from relay_agent.checkpoints.adapters.base import (
 )
 from relay_agent.checkpoints.adapters.hf_trainer import ZERO
 from relay_agent.checkpoints.adapters.kept import join, name_of
-from relay_agent.checkpoints.adapters.single_file import counters
+from relay_agent.checkpoints.adapters.single_file import counted, counters
 from relay_agent.checkpoints.adapters.view import View
 
 LAST = re.compile(r"last(?:-v[0-9]+)?\.ckpt")
@@ -56,7 +56,7 @@ class Lightning(Adapter):
                     steps.add(-1 if step is None else step)
                     yield found
             for found in lasts:
-                if not steps or _step_inside(view, found.path, memory) not in steps:
+                if not steps or counted(view, found.path, "global_step", memory) not in steps:
                     yield found
 
     def missing(self, view: View, candidate: Candidate, memory: Memory) -> str:
@@ -83,17 +83,6 @@ class Lightning(Adapter):
     def plan(self, saved: Saved) -> Plan:
         path = f"{{ckpt}}/{saved.top[0]}" if saved.top else "{ckpt}"
         return Plan(path=path, args=("--ckpt_path", path))
-
-
-def _step_inside(view: View, path: str, memory: Memory) -> int:
-    """Read once for each save: it takes a look into the file. -1: nothing tells."""
-    found = view.stat(path)
-    if found is None or not view.is_whole_zip(path):
-        return -2
-    key = f"{path} {found.st_mtime_ns} {found.st_size} {found.st_ino}"
-    if key not in memory.numbers:
-        memory.numbers[key] = counters(view, path).get("global_step", -1)
-    return memory.numbers[key]
 
 
 ADAPTER = Lightning(

@@ -46,6 +46,17 @@ def counters(view: View, path: str) -> dict[str, int]:
     return found
 
 
+def counted(view: View, path: str, key: str, memory: Memory) -> int:
+    """One of the counters; read once for each save, however often one looks. -1: nothing tells; -2: it is not whole."""
+    found = view.stat(path)
+    if found is None or not view.is_whole_zip(path):
+        return -2
+    save = f"{key} {path} {found.st_mtime_ns} {found.st_size} {found.st_ino}"
+    if save not in memory.numbers:
+        memory.numbers[save] = counters(view, path).get(key, -1)
+    return memory.numbers[save]
+
+
 @dataclass(frozen=True)
 class SingleFile(Adapter):
     def find(self, view: View, memory: Memory) -> Iterator[Candidate]:
