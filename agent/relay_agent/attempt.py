@@ -406,6 +406,8 @@ class Attempt:
             self._clock,
             resumed,
             taking=taking,
+            retention=self._settings.retention,
+            metric=follower.known,
             held=lambda: self.tenure.held,
             safe=lambda: self.tenure.safe,
             on_fenced=self.tenure.fenced,

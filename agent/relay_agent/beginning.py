@@ -123,6 +123,7 @@ class Beginning:
             mode=self._settings.mode,
             trainer=self._trainer,
             rescue=self._rescue,
+            retention=self._settings.retention,
             check=self._stop.unless_asked,
         )
         try:

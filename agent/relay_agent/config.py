@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from relay_agent import run_yaml
+from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.endings import CAN_BE_SET
 from relay_agent.run_yaml import CONFIG_VARIABLE
+from relay_agent.checkpoints.retention import Best, Retention
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.url import BadUrl, plain_url
@@ -46,6 +48,8 @@ class Settings(Struct, frozen=True):
     complete_marker: Literal["auto", "always", "never"]
     checkpoints: str
     checkpoint_dir: Path
+    ckpt_keep_every: int | None
+    ckpt_best_metric: Best | None
     stop_grace: float
     stop_grace_set: bool
     preempt: Literal["auto", "aws", "gcp", "azure", "slurm", "none"]
@@ -73,6 +77,10 @@ class Settings(Struct, frozen=True):
     rollbacks: int
     source: str
     """Where it came from, for people."""
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(self.ckpt_keep_every or 0, self.ckpt_best_metric)
 
     def __repr__(self) -> str:
         return f"Settings(run_id={self.run_id!r}, worker_id={self.worker_id!r}, mode={self.mode!r})"  # no secrets
@@ -192,6 +200,13 @@ def _kind(value: object) -> str:
     return text
 
 
+def _best(value: object) -> Best:
+    best = Best.parse(_word(value))
+    if best is None:
+        raise _Bad("should be a metric's name, with - before it (or max behind it) where the highest is the best")
+    return best
+
+
 def _below(value: object) -> Path:
     path = _path(value)
     if ".." in path.parts:
@@ -251,6 +266,8 @@ KEYS = (
     ),
     Key("CHECKPOINTS", _kind, "auto", "whose checkpoints to take from the trainer's folder: auto, none, or a kind"),
     Key("CHECKPOINT_DIR", _below, Path(), "where the trainer saves, if not in RELAY_OUTPUT_DIR itself"),
+    Key("CKPT_KEEP_EVERY", _count, None, "steps from one checkpoint that is never pruned to the next"),
+    Key("CKPT_BEST_METRIC", _best, None, "the best by it is never pruned: eval_loss (lowest), -reward (highest)"),
     Key("RELAY_STOP_GRACE", _seconds(0.1), None, "seconds between SIGTERM and SIGKILL for the trainer (30)"),
     Key(
         "PREEMPT",

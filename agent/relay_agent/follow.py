@@ -94,6 +94,11 @@ class Follower:
             self._n += lines
         self._take([])
 
+    def known(self, name: str, step: int) -> float | None:
+        """A metric as it was told last up to a step."""
+        at = max((each for each, metrics in self._told.items() if each <= step and name in metrics), default=None)
+        return None if at is None else self._told[at][name]
+
     def tick(self) -> None:
         """Show the state of a bar that was held back."""
         if self._lines.waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from relay_agent.checkpoints.disk import SYSTEM, names
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
+from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.checkpoints.staging import MARKER, STEP, Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.measured import Measured
@@ -55,8 +57,8 @@ class Recorder(Protocol):
 
 class Publisher:
     """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it,
-    `healthy` whether the loss was finite at a step. `check` raises Cancelled once nothing is waited for; `patient`:
-    whether anybody has the time to wait for room."""
+    `healthy` whether the loss was finite at a step, `metric` how one was told last up to a step. `check` raises
+    Cancelled once nothing is waited for; `patient`: whether anybody has the time to wait for room."""
 
     def __init__(
         self,
@@ -70,6 +72,8 @@ class Publisher:
         recorder: Recorder,
         *,
         taking: Taking | None = None,
+        retention: Retention = NEWEST_ONLY,
+        metric: Callable[[str, int], float | None] = lambda name, step: None,
         held: Callable[[], bool],
         safe: Callable[[], bool],
         on_fenced: Callable[[], None],
@@ -81,6 +85,8 @@ class Publisher:
         self._folder = folder
         self._epoch = epoch
         self._taking = taking
+        self._retention = retention
+        self._metric = metric
         self._gently = taking.gently if taking else asyncio.to_thread
         self._mode = mode
         self._trainer = trainer
@@ -336,6 +342,7 @@ class Publisher:
                 mode=self._mode,
                 trainer=self._trainer,
                 healthy=self._healthy(staged.step),
+                metrics=self._metrics(staged.step),
                 point=self._safe,
                 check=self._check,
             )
@@ -366,6 +373,12 @@ class Publisher:
                 await self._prune()
             return True
         return False
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        """What pruning goes by, as it is known of that step."""
+        best = self._retention.best
+        value = self._metric(best.name, step) if best else None
+        return {best.name: value} if best and value is not None and math.isfinite(value) else {}
 
     async def _refused(self, staged: Staged, error: OSError) -> None:
         """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
@@ -405,7 +418,9 @@ class Publisher:
         if not (self.may_prune and self._safe()):
             return
         try:
-            removed = await asyncio.to_thread(prune, self._folder, self._keep, self.protect, self._safe)
+            removed = await asyncio.to_thread(
+                prune, self._folder, self._keep, self.protect, self._safe, retention=self._retention
+            )
         except OSError as error:
             self._recorder.event("prune.failed", f"old checkpoints stay: {error.strerror or error}")
             return

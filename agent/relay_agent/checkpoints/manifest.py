@@ -57,6 +57,7 @@ class Manifest(Struct, frozen=True):
     saved_by: Epoch | None = None  # the attempt that saved it, where a later one (`epoch`) published it
     healthy: bool = True  # False: saved while the loss was nan or inf
     marks: bool | None = None  # whether its trainer marks with COMPLETE what is whole; None: nobody knew
+    metrics: dict[str, float] = {}  # as they were told last when it was saved; of what pruning goes by
 
     @property
     def maker(self) -> int:

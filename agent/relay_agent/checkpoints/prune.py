@@ -8,6 +8,7 @@ from relay_agent.checkpoints.aside import empty_trash, throw_away, trim
 from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import sizes_match
+from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.volume import RunFolder
 
 KEEP_AT_LEAST = 2
@@ -23,12 +24,13 @@ def prune(
     protect: Collection[str] = (),
     still_mine: Callable[[], bool] = _always,
     disk: Disk = SYSTEM,
+    retention: Retention = NEWEST_ONLY,
 ) -> list[str]:
     """Delete whole checkpoints beyond the newest `keep` (at least 2) of the line; their names, newest first. Blocking.
 
-    Spared besides: the newest two saved while the loss was finite, every claim's base, `protect`, and the newest of
-    each orphan line. Those that are not whole neither count nor go: the next resume sets them aside. Of staged folders
-    that lie aside a few are kept. Asks `still_mine` before each one and stops where it says no.
+    Spared besides: the newest two saved while the loss was finite, what `retention` says, every claim's base,
+    `protect`, and the newest of each orphan line. Those that are not whole neither count nor go: the next resume sets them aside.
+    Of staged folders that lie aside a few are kept. Asks `still_mine` before each one and stops where it says no.
     """
     empty_trash(run, disk)
     order = survey(run)
@@ -39,6 +41,7 @@ def prune(
     spared.update(sealed.name for sealed in (line + orphans)[: max(keep, KEEP_AT_LEAST)])
     # Two: a loss that is still finite does not show yet what the update after it made of the weights.
     spared.update([sealed.name for sealed in line if sealed.manifest.healthy][:KEEP_AT_LEAST])
+    spared.update(retention.spared(line))
     tips: set[int] = set()
     for sealed in orphans:
         if sealed.manifest.epoch not in tips:

@@ -10,10 +10,11 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -72,6 +73,7 @@ def publish(
     saved_by: int | None = None,
     only_again: bool = False,
     healthy: bool = True,
+    metrics: Mapping[str, float] = MappingProxyType({}),
     point: Callable[[], bool] = lambda: True,
     wall: Callable[[], float] = time.time,
     check: Check = never,
@@ -79,7 +81,8 @@ def publish(
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
     trainer saved it, where that is another one. `only_again`: Differs unless the newest holds the same. `healthy`:
-    False where its loss was nan or inf then. `point`: whether `latest` may be moved, which is everybody's.
+    False where its loss was nan or inf then. `metrics`: finite ones that were known then. `point`: whether `latest` may
+    be moved, which is everybody's.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. Cancelled by
     `check`. OSError: the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the
@@ -126,6 +129,7 @@ def publish(
                 saved_by=saved_by,
                 healthy=healthy,
                 marks=staged.marks,
+                metrics=dict(metrics),
             )
             for name in reversed(tree.folders):
                 with folder(name, dir_fd=root) as below:

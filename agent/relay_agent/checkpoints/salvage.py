@@ -27,6 +27,7 @@ from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import MANIFEST
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
+from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.checkpoints.staging import OURS, STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
 from relay_agent.volume import RunFolder, staged_epochs
@@ -83,10 +84,12 @@ class Salvage:
         trainer: str = "",
         ended: Callable[[RunFolder, int], int] = recorded_end,
         rescue: Callable[[int], list[Told]] = lambda dead: [],
+        retention: Retention = NEWEST_ONLY,
         check: Check = never,
         disk: Disk = SYSTEM,
     ) -> None:
         self._rescue = rescue
+        self._retention = retention
         self._run = run
         self._epoch = epoch
         self._still_mine = still_mine
@@ -165,7 +168,9 @@ class Salvage:
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                self.pruned += prune(self._run, self._keep, still_mine=self._still_mine, disk=self._disk)
+                self.pruned += prune(
+                    self._run, self._keep, still_mine=self._still_mine, disk=self._disk, retention=self._retention
+                )
                 done = self._published(saved_by, staged, newest)
         except Differs:
             self._orphan(saved_by, staged, f"the line has another of step {newest}")
