@@ -16,7 +16,6 @@ from relay_agent import run_yaml
 from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.endings import CAN_BE_SET
 from relay_agent.run_yaml import CONFIG_VARIABLE
-from relay_agent.checkpoints.retention import Best, Retention
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.url import BadUrl, plain_url
