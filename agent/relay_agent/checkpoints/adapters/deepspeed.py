@@ -55,7 +55,7 @@ def tags(view: View, place: str, pattern: str) -> Iterator[tuple[str, int | None
     """Folders in `place` that are named as a tag is, or that `latest` names, with their steps."""
     named = view.text(join(place, LATEST)) if LATEST in view.entries(place) else ""
     for name, entry in view.entries(place).items():
-        match = re.fullmatch(pattern, name)
+        match = re.fullmatch(pattern, name) if entry.is_folder else None
         if not entry.is_folder or not (match or name == named):
             continue
         step = int(match["step"]) if match else _number(name)

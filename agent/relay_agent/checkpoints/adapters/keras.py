@@ -32,6 +32,7 @@ class Keras(Adapter):
             for name, entry in entries.items():
                 if (
                     not entry.is_folder
+                    and name.endswith((".keras", ".h5"))
                     and re.fullmatch(self.pattern, name)
                     and not (METADATA in entries and name == BACKUP)
                 ):

@@ -38,8 +38,8 @@ class Orbax(Adapter):
     def find(self, view: View, memory: Memory) -> Iterator[Candidate]:
         for place in view.places(self.places):
             for name, entry in view.entries(place).items():
-                match = re.fullmatch(self.pattern, name)
-                if match and entry.is_folder and int(match["step"]) <= MAX_STEP:
+                match = re.fullmatch(self.pattern, name) if entry.is_folder else None
+                if match and int(match["step"]) <= MAX_STEP:
                     path = join(place, name)
                     if METADATA in view.entries(path):
                         yield Candidate(path, int(match["step"]), (Part(path, path),), join(path, METADATA))
@@ -48,7 +48,7 @@ class Orbax(Adapter):
         path = candidate.path
         if view.matching(parent(path), f"{name_of(path)}{TEMPORARY}*"):
             return "it is being renamed"
-        metadata = view.json(join(path, METADATA))
+        metadata = view.json(join(path, METADATA), 1 << 20)
         if not isinstance(metadata, dict):
             return f"{METADATA} is not whole yet"
         if len(view.entries(path)) < 2:

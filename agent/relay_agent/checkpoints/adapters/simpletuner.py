@@ -14,6 +14,7 @@ from relay_agent.checkpoints.adapters.view import View
 
 MANIFEST = "checkpoint_manifest.json"
 GUARD = ".guard"
+MAX_LISTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class SimpleTuner(Diffusers):
         path = candidate.path
         if not view.has(join(path, MANIFEST)):
             return f"{MANIFEST} is not there yet"
-        listed = view.json(join(path, MANIFEST))
+        listed = view.json(join(path, MANIFEST), 1 << 20)
         files = listed.get("files") if isinstance(listed, dict) else None
-        if not isinstance(files, list):
+        if not isinstance(files, list) or len(files) > MAX_LISTED:
             return f"{MANIFEST} is not whole yet"
         for name in files:
             if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):

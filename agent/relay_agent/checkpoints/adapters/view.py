@@ -38,6 +38,7 @@ class View:
         self.root = root
         self._is_checkpoint = is_checkpoint
         self._listed: dict[str, dict[str, Entry]] = {}
+        self._below: dict[str, list[tuple[str, bool]]] = {}
 
     def entries(self, path: str = "") -> dict[str, Entry]:
         """What lies in a folder, by name; nothing where there is no such folder."""
@@ -108,11 +109,20 @@ class View:
             yield at
             return
         first, _, rest = pattern.partition("/")
-        for name in self.matching(at, first):
-            hidden = name.startswith(".") or name == "__pycache__"
-            if not self.entries(at)[name].is_folder or hidden or ("*" in first and self._is_checkpoint(name)):
+        for name, is_checkpoint in self._folders(at):
+            if not fnmatchcase(name, first) or ("*" in first and is_checkpoint):
                 continue
             yield from self._places(f"{at}/{name}" if at else name, rest)
+
+    def _folders(self, at: str) -> list[tuple[str, bool]]:
+        """Those in a folder that are not hidden, sorted, and whether each is a checkpoint. A folder may hold a hundred
+        thousand files, and every adapter asks."""
+        if at not in self._below:
+            names = sorted(entry.name for entry in self.entries(at).values() if entry.is_folder)
+            self._below[at] = [
+                (name, self._is_checkpoint(name)) for name in names if name[0] != "." and name != "__pycache__"
+            ]
+        return self._below[at]
 
     @contextmanager
     def _open(self, path: str) -> Iterator[int]:
