@@ -6,7 +6,6 @@ import asyncio
 import errno
 import math
 import os
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -14,14 +13,15 @@ from pathlib import Path
 from typing import Protocol
 
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
-from relay_agent.checkpoints.disk import SYSTEM, names
+from relay_agent.checkpoints.disk import SYSTEM
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import MARKER, STEP, Staged, StagingWatch, saved_at
+from relay_agent.checkpoints.staging import MARKER, Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.measured import Measured
+from relay_agent.mounted import Mounted
 from relay_agent.process import say
 from relay_agent.taking import Taking
 from relay_agent.volume import RunFolder, highest_claim
@@ -106,7 +106,7 @@ class Publisher:
         self._wait_until = 0.0
         self._again = False
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
-        self._devices: dict[Path, int] = {}
+        self._mounted = Mounted(folder, epoch)
         self._lost = ""
         self._said = False
         self._unpublished: dict[str, Miss] = {}  # since the last that was published
@@ -123,7 +123,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Until `finish` asks for the last look."""
-        self._devices = await asyncio.to_thread(self._devices_now)
+        await asyncio.to_thread(self._mounted.begin)
         while not self._done.is_set():
             await self.look()
             try:
@@ -146,7 +146,7 @@ class Publisher:
             await self.look(exit_code)
         await self._wait_for_room(exit_code)
         if self._lost:
-            for name in await asyncio.to_thread(self._saved_elsewhere):
+            for name in await asyncio.to_thread(self._mounted.saved_elsewhere):
                 self._unpublished.setdefault(name, Miss.REFUSED)
             return
         for torn in self._watch.torn():
@@ -207,7 +207,7 @@ class Publisher:
     async def look(self, exit_code: int | None = None) -> None:
         """One look at the staging folder; the last one where `exit_code` is given."""
         try:
-            lost = await asyncio.to_thread(self._missing)
+            lost = await asyncio.to_thread(self._mounted.missing)
             if lost:
                 replaced = await asyncio.to_thread(self._replaced)
                 if replaced:
@@ -279,32 +279,6 @@ class Publisher:
 
     # -- is the volume there? ------------------------------------------------------------------------------------
 
-    def _places(self) -> tuple[Path, ...]:
-        return self._folder.root, self._folder.claims, self._folder.ckpt, self._folder.staging(self._epoch)
-
-    def _devices_now(self) -> dict[Path, int]:
-        devices = {}
-        for path in self._places():
-            with suppress(OSError):
-                devices[path] = os.lstat(path).st_dev
-        return devices
-
-    def _missing(self) -> str:
-        """What of the run's folder is not where it was, or nothing. A volume that was unmounted leaves an empty folder,
-        or one of another device in which a trainer may have made its folders anew."""
-        for path in self._places():
-            try:
-                found = os.lstat(path)
-            except FileNotFoundError:
-                return f"{path} is gone"
-            except OSError as error:
-                return f"{path} cannot be reached: {error.strerror or error}"
-            if not stat.S_ISDIR(found.st_mode):
-                return f"{path} is no folder any more"
-            if found.st_dev != self._devices.get(path, found.st_dev):
-                return f"{path} is on another device than at the start: the volume is not mounted any more"
-        return ""
-
     def _replaced(self) -> bool:
         """Whoever claimed the run after us clears our staging folder."""
         try:
@@ -321,13 +295,6 @@ class Publisher:
                 say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
         elif before and not lost:
             self._recorder.event("volume.back", f"what was missed is back: {before}")
-
-    def _saved_elsewhere(self) -> list[str]:
-        """What lies where the trainer saves, wherever that leads by now."""
-        try:
-            return [name for name in names(self._folder.staging(self._epoch)) if STEP.match(name)]
-        except OSError:
-            return []
 
     async def _publish(self, staged: Staged) -> bool:
         """Whether it is in the line now."""
