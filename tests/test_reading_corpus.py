@@ -1,7 +1,7 @@
 """Lines as the usual trainers print them, with what each says: every one of `tests/data/output/*.jsonl`.
 
-A case is a `line` (or `bytes` in hex) with `step`, `total` and `metrics` (those that must be there; a loss only where one
-is named), `within` (epoch, how many, the number of the first) or `unit`; or `nothing`.
+A case is a `line` (or `bytes` in hex) with `step`, `total` and `metrics` (those that must be there; a loss only where
+one is named), `within` (epoch, how many, the number of the first) or `unit`; or `nothing`.
 """
 
 from __future__ import annotations

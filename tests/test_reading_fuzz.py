@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -38,6 +39,8 @@ SIGNS = (
     b"\xe2\x96",
 )
 
+LETTERS = [*"0123456789{}[]'\"|:=,. /-+eE%\\nan"]
+
 
 def whole(chunks: list[bytes]) -> list[str]:
     """What is understood, whatever is shown of it when."""
@@ -55,7 +58,7 @@ def sightings(chunks: list[bytes]) -> list[object]:
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
 PARTS = st.one_of(
@@ -91,7 +94,7 @@ def test_no_text_raises(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(TEXTS),
-    st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from([*"0123456789{}[]'\"|:=,. /-+eE%\\nan"])), max_size=6),
+    st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(LETTERS)), max_size=6),
 )
 def test_what_is_told_of_a_spoilt_line_fits_the_wire(text: str, changes: list[tuple[int, str]]) -> None:
     for place, char in changes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_agent.beginning import Beginning
+from relay_agent.beside import Beside
 from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.tree import Cancelled
@@ -29,6 +30,7 @@ from relay_agent.printed import last_lines
 from relay_agent.process import say
 from relay_agent.progress import Progress
 from relay_agent.publisher import Publisher
+from relay_agent.reading.patterns import patterns
 from relay_agent.rejoin import Rejoining, replay
 from relay_agent.retry import Retries
 from relay_agent.stop import Stop, Why
@@ -215,6 +217,8 @@ class Attempt:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
         publishing = self._background(publisher.run(), "publish")
         self._background(_ticking(follower), "tick")
+        beside = Beside(self._folder.output(self.epoch), follower)
+        self._background(beside.run(), "beside")
         watchdog = Watchdog(
             Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
             publisher, trainer=trainer.pids, saves_in=checkpoint_dir(self._settings, self._folder, self.epoch),
@@ -230,6 +234,7 @@ class Attempt:
         self._departure.ended(code)
         leftovers = await trainer.gone
         follower.finish()
+        await beside.look()
         data = {"code": str(code), "leftovers": str(leftovers)}
         self.tell.event("trainer.exited", f"the trainer exited with {code}", data)
         publisher.close()
@@ -264,7 +269,9 @@ class Attempt:
         refuse_too_large(self._launch, env)
         orphan = self._settings.orphan_timeout
         grace = self._settings.stop_grace
-        pid = await trainer.start(self._launch.argv, env, self._holding.guard, grace, orphan, folder)
+        pid = await trainer.start(
+            self._launch.argv, env, self._holding.guard, grace, orphan, folder, self._settings.pty
+        )
         self.tell.report(reports.Started(self._clock.wall(), step, name, pid))
         self.tell.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
         say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")
@@ -383,7 +390,8 @@ class Attempt:
 
     def _follower(self, step: int) -> Follower:
         telemetry = self._holding.spool.telemetry
-        progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps)
+        own = patterns(self._settings.patterns, say)
+        progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps, own)
         follower = Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
         follower.on_nonfinite = self._nonfinite
         return follower

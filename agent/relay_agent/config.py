@@ -15,6 +15,7 @@ from msgspec import Struct
 from relay_agent import run_yaml
 from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.endings import CAN_BE_SET
+from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
 from relay_agent.run_yaml import CONFIG_VARIABLE
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import is_id
@@ -56,6 +57,8 @@ class Settings(Struct, frozen=True):
     preempt_url: str
     save_signal: signal.Signals | None
     target_steps: int | None
+    patterns: tuple[str, ...]
+    pty: bool
     counter_restarts: bool
     orphan_timeout: float
     on_lease_loss: Literal["continue", "stop"]
@@ -179,6 +182,20 @@ def _endings(value: object) -> tuple[str, ...]:
     return found
 
 
+def _patterns(value: object) -> tuple[str, ...]:
+    given = value if isinstance(value, list) else [line for line in _text(value).splitlines() if line.strip()]
+    if len(given) > MAX_PATTERNS:
+        raise _Bad(f"holds more than {MAX_PATTERNS} patterns")
+    for number, pattern in enumerate(given, 1):
+        if not isinstance(pattern, str):
+            raise _Bad("should be a list of regular expressions, each in single quotes")
+        try:
+            check(pattern)
+        except BadPattern as bad:
+            raise _Bad(f"holds a pattern, number {number}, that {bad}") from None
+    return tuple(given)
+
+
 def _path(value: object) -> Path:
     text = _word(value)
     if "\n" in text or not text:
@@ -256,6 +273,13 @@ KEYS = (
     Key("TRAIN_CMD", _text, "", "shell command of any trainer, whatever the mode; SLIME_*_CMD count before it"),
     Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
     Key("COUNTER_RESTARTS", _flag, False, "true: the trainer counts its steps from 0 again after a resume"),
+    Key(
+        "PATTERNS",
+        _patterns,
+        (),
+        "regular expressions for its lines, with named groups: step, total, loss, …",
+    ),
+    Key("PTY", _flag, False, "true: the trainer gets a terminal, where it shows nothing on a pipe"),
     Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key(
         "COMPLETE_MARKER",

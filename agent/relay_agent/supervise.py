@@ -91,6 +91,7 @@ class Supervised:
         self.oom = False
         """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
         self.guard = ""
+        self._pty = False
 
     async def start(
         self,
@@ -100,12 +101,14 @@ class Supervised:
         grace: float,
         orphan: float = 0.0,
         folder: Path | None = None,
+        pty: bool = False,
     ) -> int:
         """Its pid; RelayError (exit 2) where the system will not start it.
 
-        `folder`: where a later agent finds it, for `orphan` seconds after this one is gone.
+        `folder`: where a later agent finds it, for `orphan` seconds after this one is gone. `pty`: it gets a terminal.
         """
         self.guard = guard
+        self._pty = pty
         self._grace = grace
         try:
             ours = self._spawn(argv, env, grace, orphan, folder)
@@ -188,6 +191,7 @@ class Supervised:
             command = [sys.executable, "-I", "-S", str(MAIN), str(theirs.fileno())]
             command += [str(self._log.absolute()), self.guard, str(grace), str(orphan)]
             command.append(str(folder.absolute()) if folder is not None else "-")
+            command += ["pty"] if self._pty else []
             self._child = subprocess.Popen(
                 [*command, "--", *argv],
                 env={**env, guardian.MARKER: self.guard},

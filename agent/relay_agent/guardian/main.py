@@ -1,7 +1,7 @@
 """The guardian: a small process between agent and trainer, so that neither can hurt the other by dying or being slow.
 
-Run by path as `python -I -S guardian FD LOG GUARD GRACE ORPHAN FOLDER -- ARGV…` with the trainer's environment as
-its own. Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
+Run by path as `python -I -S guardian FD LOG GUARD GRACE ORPHAN FOLDER [pty] -- ARGV…` with the trainer's environment
+as its own. Standard library only and few modules: it lives as long as the trainer, on the trainer's memory. It
 
 - starts the trainer in a session of its own and owns every process that comes of it (subreaper, marker in the
   environment, a control group where one can be made),
@@ -25,7 +25,7 @@ import select
 import signal
 import time
 
-from relay_agent.guardian import cgroup
+from relay_agent.guardian import cgroup, terminal
 from relay_agent.guardian.line import CALLER_SPEAKS, CALLERS, Line
 from relay_agent.guardian.log import LOG_QUEUE, Log
 from relay_agent.guardian.processes import (
@@ -74,7 +74,7 @@ LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer l
 
 class Guardian:
     def __init__(
-        self, fd: int, log: str, guard: str, grace: float, orphan: float, folder: str, argv: list[str]
+        self, fd: int, log: str, guard: str, grace: float, orphan: float, folder: str, argv: list[str], pty: bool
     ) -> None:
         self.line = Line(fd, folder)
         self.deadline = 0.0  # on the boot clock
@@ -86,6 +86,7 @@ class Guardian:
         self.grace = self.notice = grace
         self.orphan = orphan
         self.argv = argv
+        self.pty = pty
         self.pid = 0
         self.code: int | None = None
         self.out = -1
@@ -101,7 +102,7 @@ class Guardian:
     def start(self) -> bool:
         """Fork and exec; False with the reason sent when there is nothing to exec."""
         try:
-            read, write = os.pipe()
+            read, write = terminal.make() if self.pty else os.pipe()
             failed, fail = os.pipe()
             parent = os.getpid()
             self.group = cgroup.make(self.guard)
@@ -204,6 +205,10 @@ class Guardian:
             data = os.read(self.out, CHUNK)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if not terminal.ended(error):
+                raise
+            data = b""
         if not data:
             os.close(self.out)
             self.out = -1
@@ -403,11 +408,11 @@ class Guardian:
 
 
 def main(argv: list[str]) -> int:
-    fd, log, guard, grace, orphan, folder, dashes, *trainer = argv
-    assert dashes == "--"
+    options, trainer = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
+    fd, log, guard, grace, orphan, folder, *more = options
     try:
         with open("/proc/self/comm", "w") as file:  # noqa: PTH123 - `pkill python` in a trainer's script must not hit this
             file.write("relay-guardian")
     except OSError:
         pass
-    return Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer).run()
+    return Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer, "pty" in more).run()
