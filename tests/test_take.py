@@ -357,3 +357,30 @@ def test_a_refusal_while_taking_leaves_nothing(place: Path) -> None:
             pass
         assert taker.steps(0.5) == [5], disk.calls[disk.at]
         shutil.rmtree(taker.run.root.parents[1])
+
+
+def test_what_is_saved_again_under_its_name_is_copied_from_then_on(place: Path) -> None:
+    """A script that trains twice into one folder writes over its own checkpoints."""
+    taker = Taker(place)
+    run(hf_trainer.save(taker.out, 5))
+    (taken,) = taker.look()
+    taker.publish()
+    run(hf_trainer.save(taker.out, 5, seed="again"))
+    (again,) = taker.look()
+    assert "hard link" not in again.ways
+    assert taken.ways != again.ways or "reflink" in taken.ways
+
+
+def test_an_inode_that_changes_by_itself_makes_no_new_save(place: Path) -> None:
+    """As on mounts that number their files anew whenever they forgot them."""
+    taker = Taker(place, atomic=False)
+    run(hf_trainer.save(taker.out, 5))
+    assert taker.steps() == [5]
+    state_file = taker.out / "checkpoint-5" / "trainer_state.json"
+    info = state_file.stat()
+    data = state_file.read_bytes()
+    state_file.unlink()
+    (taker.out / "keeps the inode").touch()
+    state_file.write_bytes(data)
+    os.utime(state_file, ns=(info.st_mtime_ns, info.st_mtime_ns))
+    assert taker.steps(60) == []

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 RETRY_AFTER = 15.0
 """Seconds until one that the volume refused is tried again."""
+MAX_DOUBTS = 20
+"""That are told of at once, the latest."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T")
@@ -116,7 +118,8 @@ class Taking:
         for ready in await self.gently(self._watch.scan, exited):
             if not await self._take(ready):
                 break
-        for doubt in self._watch.doubts() if exited is not None else self._watch.refused():
+        doubts = self._watch.doubts() if exited is not None else self._watch.refused()
+        for doubt in doubts[-MAX_DOUBTS:]:
             self._tell("checkpoint.untaken", doubt.path, f"{doubt.path} is not taken: {doubt.why}")
 
     async def _take(self, ready: Ready) -> bool:
@@ -142,6 +145,11 @@ class Taking:
             else:
                 self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
         else:
+            if ready.again and not ready.adapter.in_place:
+                words = (
+                    f"{name} was saved again under its name: what was published of it before may have changed with it"
+                )
+                self._tell("checkpoint.rewritten", name, words)
             if kind not in self._known:
                 self._known.add(kind)
                 words = f"checkpoints of {kind} are taken from {self.root}, by {' and '.join(taken.ways)}"

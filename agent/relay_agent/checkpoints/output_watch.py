@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Key(NamedTuple):
 
     mtime_ns: int
     size: int
-    inode: int
+    inode: int  # 0 on mounts that number their files anew whenever they forgot them
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Ready:
     key: Key
     sure: bool  # by its own marks; else because it kept still
     saved_at: int
+    again: bool = False  # one of this name was seen to before
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class OutputWatch:
         there: dict[str, Key] = {}
         with suppress(OSError), self._view() as view:
             for adapter, candidate in adapters.find(view, self._kinds, self._memory):
-                if (key := _key(view, candidate)) is not None:
+                if (key := self._key(view, candidate)) is not None:
                     there[candidate.path] = key
                     if not adapter.missing(view, candidate, self._memory):
                         adapter.learn(view, candidate, self._memory)
@@ -131,13 +132,16 @@ class OutputWatch:
     def take(self, ready: Ready, check: Check = never, deep: bool = False) -> take.Taken:
         """As `take.take` does; what only kept still is read whole in any case. What is Torn is not offered again before
         something in it changes."""
+        assert self._seen is not None
+        # Saved again under its name: it is written over, and may be once more.
+        candidate = replace(ready.candidate, in_place=True) if ready.again else ready.candidate
         with self._view() as view:
-            source = take.gather(view.root, ready.candidate)
+            source = take.gather(view.root, candidate)
             try:
                 taken = take.take(
                     view.root,
                     ready.adapter,
-                    ready.candidate,
+                    candidate,
                     self._step(view, ready),
                     self._staging,
                     atomic=self._atomic,
@@ -151,7 +155,6 @@ class OutputWatch:
                 self._refused[ready.candidate.path] = (source, torn.reason)
                 raise
             ready.adapter.learn(view, ready.candidate, self._memory)
-        assert self._seen is not None
         self._seen[ready.candidate.path] = ready.key
         self._note()
         return taken
@@ -163,7 +166,7 @@ class OutputWatch:
         still: dict[str, tuple[take.Source, float]] = {}
         for adapter, candidate in adapters.find(view, self._kinds, self._memory):
             path = candidate.path
-            key = _key(view, candidate)
+            key = self._key(view, candidate)
             if (key is not None and self._seen.get(path) == key) or (path in ready and ready[path].sure):
                 continue
             why = adapter.missing(view, candidate, self._memory)
@@ -180,10 +183,11 @@ class OutputWatch:
                 continue
             before = self._since.get(path)
             still[path] = before if before and before[0] == source else (source, now)
+            found = Ready(adapter, candidate, key, not why, source.saved_at, path in self._seen)
             if not why:
-                ready[path] = Ready(adapter, candidate, key, True, source.saved_at)
+                ready[path] = found
             elif now - still[path][1] >= self._settle or exited == 0:
-                ready.setdefault(path, Ready(adapter, candidate, key, False, source.saved_at))
+                ready.setdefault(path, found)
             else:
                 doubts[path] = Doubt(path, why, source.saved_at)
         self._since = still
@@ -214,7 +218,6 @@ class OutputWatch:
         self._seen = {path: key for path, key in self._seen.items() if os.path.lexists(self.root / path)}
         replace_file(self._disk, self._staging / SEEN, msgspec.json.encode(self._seen) + b"\n")
 
-
-def _key(view: View, candidate: Candidate) -> Key | None:
-    found = view.stat(candidate.marker or candidate.path)
-    return Key(found.st_mtime_ns, found.st_size, found.st_ino) if found else None
+    def _key(self, view: View, candidate: Candidate) -> Key | None:
+        found = view.stat(candidate.marker or candidate.path)
+        return Key(found.st_mtime_ns, found.st_size, found.st_ino if self._atomic else 0) if found else None
