@@ -19,6 +19,8 @@ import click
 
 from relay_agent.config import Settings, load
 from relay_agent.lease import STOP_PART
+from relay_agent.preempt.clues import Clues
+from relay_agent.preempt.said import describe
 from relay_agent.trainer import exec_trouble, find_launch, pod_environment, refuse_too_large
 from relay_agent.volume import probe
 from relaytui.wire.codec import encode
@@ -73,7 +75,7 @@ async def examine(config: Path | None = None) -> list[Check]:
         if error.code != "no_commander":
             return [first]
         settings = load(config=config, needs_url=False)  # there is more to look at on this pod
-    checks = [first, _launcher(settings), *_volume(settings), _state(settings)]
+    checks = [first, _launcher(settings), *_volume(settings), _state(settings), _preemption(settings)]
     checks.extend([check async for check in _commander(settings)])
     return checks
 
@@ -221,6 +223,11 @@ def _state(settings: Settings) -> Check:
     return _warn(
         "pod state", f"{_short(folder)} cannot be written", "set RELAY_AGENT_STATE to a folder on the pod's own disk"
     )
+
+
+def _preemption(settings: Settings) -> Check:
+    words, todo = describe(settings, Clues.here())
+    return _warn("preemption", words, todo) if todo else _ok("preemption", words)
 
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:
