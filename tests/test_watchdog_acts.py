@@ -254,7 +254,7 @@ async def test_a_volume_that_takes_no_note_goes_back_nowhere_and_is_tried_again(
     with monkeypatch.context() as broken:
         broken.setattr("relay_agent.checkpoints.rollback.write_new", _full)
         await pod.steps(50, float("nan"))
-    assert pod.kinds() == ["loss.unnoted"]
+    assert pod.kinds() == ["loss.nonfinite", "loss.unnoted"]
     await pod.steps(30, float("nan"))
     assert pod.stop.healthy
 

@@ -21,6 +21,7 @@ from relay_agent.follow import Follower
 from relay_agent.guardian import EARLY
 from relay_agent.holding import Holding
 from relay_agent.journal import Journal
+from relay_agent.last_word import last_word
 from relay_agent.link import Link
 from relay_agent.orders import Orders
 from relay_agent.pod import VERSION, Note, Pod, start_of
@@ -52,10 +53,6 @@ from relaytui.wire.messages import Order, Refused
 from relaytui.wire.status import Outcome
 from relaytui.wire.text import clean
 
-LAST_WORD = 300.0
-"""Seconds to wait until the commander has acknowledged how it ended, at least; a lease that is longer counts."""
-SAY_AFTER = 3.0
-"""Seconds of that in silence."""
 ENDINGS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
 """After any other the run goes on elsewhere."""
 VOLUME_ANSWERS = 5.0
@@ -327,26 +324,10 @@ class Attempt:
         self._retried = verdict.outcome is Outcome.CRASHED
         await self._state(status, verdict.exit_code)
         say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
-        if not await self._last_word():
+        if not await last_word(self._link, self._stop, self._holding.lease.seconds):
             kept = self._holding.spool.folder if self._holding.spool.on_disk else None
             where = f"{kept} keeps it, and the next agent on this pod delivers it" if kept else "the volume has it all"
             say(f"the commander has not acknowledged everything; {where}")
-
-    async def _last_word(self) -> bool:
-        """Whether everything was acknowledged, in time and before somebody got impatient."""
-        seconds = max(LAST_WORD, self._holding.lease.seconds)
-        waiting = asyncio.create_task(self._link.drained(seconds))
-        hurried = asyncio.create_task(self._stop.hurried.wait())
-        either = {waiting, hurried}
-        done, _ = await asyncio.wait(either, timeout=SAY_AFTER, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
-            signals = "one more signal ends" if self._stop.why is Why.SIGNAL else "two signals end"
-            say(f"waiting up to {seconds:g} s for the commander to hear how it ended; {signals} the wait")
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, hurried):
-            task.cancel()
-        await asyncio.gather(waiting, hurried, return_exceptions=True)
-        return not waiting.cancelled() and waiting.result()
 
     def _leave_spool(self) -> None:
         """Delivered, it goes; else it waits for the next agent."""
@@ -392,9 +373,7 @@ class Attempt:
         telemetry = self._holding.spool.telemetry
         own = patterns(self._settings.patterns, say)
         progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps, own)
-        follower = Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
-        follower.on_nonfinite = self._nonfinite
-        return follower
+        return Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
 
     def _taking(self, follower: Follower) -> Taking:
         return Taking(
@@ -428,13 +407,6 @@ class Attempt:
             publisher.protect.add(name)
         resumed.publisher, follower.on_first_step = publisher, resumed.stepped
         return publisher
-
-    def _nonfinite(self, step: int) -> None:
-        words = (
-            f"the loss is not finite from step {step} on; what was saved before is kept, what is saved now is marked"
-        )
-        self.tell.event("loss.nonfinite", words, {"step": str(step)})
-        say(words)
 
 
 async def _ticking(follower: Follower) -> None:

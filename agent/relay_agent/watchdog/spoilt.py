@@ -65,7 +65,15 @@ class Spoilt:
         self._publisher = publisher
         self._not_before = 0.0
         self._waits_until: float | None = None
-        follower.on_bad = self._begins
+        follower.on_bad, follower.on_nonfinite = self._begins, self._nonfinite
+
+    def _nonfinite(self, step: int) -> None:
+        """Its first sighting."""
+        words = (
+            f"the loss is not finite from step {step} on; what was saved before is kept, what is saved now is marked"
+        )
+        self._tell.event("loss.nonfinite", words, {"step": str(step)})
+        say(words)
 
     def _begins(self, bad: Bad) -> None:
         """That it is not finite is said at its first sighting already."""
