@@ -20,7 +20,8 @@ from commander_kit import Agent, FakeClock, Kit, ended, published, running, star
 
 from relaytui.client.api import whoami_here
 from relaytui.commander.folder import StateFolder
-from relaytui.commander.store.backup import KEPT, back_up, backups, copy_whole, is_due
+from relaytui.commander.store.backup import KEPT, back_up, copy_whole, is_due
+from relaytui.commander.store.kept import backups
 from relaytui.commander.store.restore import EPOCHS_APART, finish, restore
 from relaytui.wire.errors import Exit, RelayError
 

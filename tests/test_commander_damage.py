@@ -14,6 +14,7 @@ from commander_kit import ended, log, published, running, started, step
 
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store.backup import back_up
 from relaytui.wire.errors import Exit, RelayError
 
 
@@ -38,6 +39,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     asyncio.run(live())
     assert not (state / "relay.db-wal").exists()
+    back_up(state, 1_800_000_000.0)
     return state
 
 
@@ -261,3 +263,20 @@ async def test_telemetry_beside_no_history_is_a_lost_history(state: Path) -> Non
         assert "relay.db" in str(error)
         assert "restore" in error.hint
         (state / "relay.db").write_bytes(b"")
+
+
+@pytest.mark.parametrize("copies", [0, 2])
+@pytest.mark.parametrize("harm", [garbage, torn, Path.unlink])
+async def test_the_way_out_that_is_named_is_one(state: Path, harm: Callable[[Path], None], copies: int) -> None:
+    shutil.rmtree(state / "backups")
+    kept = [back_up(state, 1_800_000_000.0 + n) for n in range(copies)]
+    harm(state / "relay.db")
+    error = await start(state)
+    assert error is not None
+    assert [str(path) in error.hint for path in kept] == [False, True][:copies], "the newest one"
+    assert ("restore" in error.hint) == bool(copies)
+    named = [path for path in (state / "relay.db", state / "telemetry.db") if path.name in error.hint.split("move ")[1]]
+    assert named == [path for path in (state / "relay.db", state / "telemetry.db") if path.exists()]
+    for path in named:
+        path.rename(path.with_name(f"{path.name}.aside"))
+    assert await start(state) is None

@@ -54,6 +54,21 @@ async def test_a_run_begun_anew_shows_that_at_once(tmp_path: Path) -> None:
     assert row.get("step", 0) == 0
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+async def test_a_loss_that_is_no_number_is_one_after_a_restart_too(tmp_path: Path, value: str) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        lease = {"run_id": "run-1", "epoch": agent.epoch, "token": agent.token}
+        await agent.tell(step(3, 40, loss=value, lr=value, reward=value))
+        await same_after_a_restart(kit, tmp_path / "state", clock)
+    async with running(tmp_path / "state", clock) as kit:
+        await (await kit.agent()).tell(step(4, 40), first_seq=2, **lease)
+        row = (await same_after_a_restart(kit, tmp_path / "state", clock))["run-1"]
+    assert (row["step"], row["loss"], row["lr"], row["reward"], row["first_loss"]) == (4, *[value] * 4)
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_no_history_shows_otherwise_after_a_restart(tmp_path: Path, seed: int) -> None:
     dice, clock = random.Random(seed), FakeClock()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from system_calls import Moment, moments
 
-from relaytui.commander.store.backup import backups, copy_whole
+from relaytui.commander.store.backup import copy_whole
 from relaytui.commander.store.database import RELAY, Schema, open_database
+from relaytui.commander.store.kept import backups
 from relaytui.commander.store.restore import finish
 
 COMMON = """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 import time
 from pathlib import Path
@@ -16,15 +15,14 @@ from urllib.parse import quote
 from relaytui.commander.store.database import RELAY, version_of
 from relaytui.commander.store.durable import stamp, sync_file, sync_folder
 from relaytui.commander.store.errors import damaged, of_sqlite, unusable
+from relaytui.commander.store.kept import FOLDER, backups, made_at
 from relaytui.commander.store.verify import check_pages, check_rows, check_tables
 from relaytui.wire.errors import RelayError
 from relaytui.wire.files import must_be_plain
 
-FOLDER = "backups"
 KEPT = 7
 """How many the folder keeps, the newest ones; those that were made elsewhere (`--to`) are nobody's to remove."""
 EVERY = 86_400.0
-_NAME = re.compile(r"relay-([0-9]{8}T[0-9]{6}Z)(?:-([0-9]+))?\.db\Z")
 _STALE = 86_400.0
 
 
@@ -52,19 +50,9 @@ def back_up(state: Path, at: float) -> Path:
     return target
 
 
-def backups(state: Path) -> list[Path]:
-    """Those of the state folder, newest first."""
-    try:
-        named = [(match, path) for path in (state / FOLDER).iterdir() if (match := _NAME.match(path.name))]
-    except OSError:
-        return []
-    named.sort(key=lambda pair: (pair[0][1], int(pair[0][2] or 1)), reverse=True)
-    return [path for _, path in named]
-
-
 def is_due(state: Path, at: float) -> bool:
     """Whether the newest one is of another day than now, as the clock goes."""
-    newest = next((match[1] for path in backups(state) if (match := _NAME.match(path.name))), None)
+    newest = next((made_at(path) for path in backups(state)), None)
     return newest is None or not stamp(at - EVERY) < newest <= stamp(at)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from relaytui.commander.store.kept import backups
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.text import clean
 
 DAMAGED = "state_damaged"
+DATABASES = ("relay.db", "telemetry.db")
 _DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG}
 
 
@@ -18,12 +20,18 @@ def unusable(path: Path, what: str, hint: str) -> RelayError:
 
 def damaged(path: Path, what: str) -> RelayError:
     """Code `state_damaged`: the file itself is at fault, and not its disk, its owner or its version."""
-    hint = (
-        "put a backup in its place (`relay-tui restore FILE`; backups/ beside it has the newest), "
-        "or move it aside and start anew"
-    )
     said = clean(" ".join(what.split()), 200)
-    return RelayError(DAMAGED, f"{path} is damaged: {said}", hint, exit_code=Exit.STATE, status=503)
+    return RelayError(DAMAGED, f"{path} is damaged: {said}", _way_out(path.parent), exit_code=Exit.STATE, status=503)
+
+
+def _way_out(state: Path) -> str:
+    """With what is there: beside the other database a new one is refused again, for it would not know its runs."""
+    there = [name for name in DATABASES if (state / name).exists()]
+    anew = f"move {' and '.join(there)} aside and start anew" if there else "start anew"
+    newest = next(iter(backups(state)), None)
+    if newest is None:
+        return f"there is no backup of it: {anew}"
+    return f"put a backup in its place (`relay-tui restore FILE`; the newest is {newest}), or {anew}"
 
 
 def of_sqlite(path: Path, error: sqlite3.Error) -> RelayError:

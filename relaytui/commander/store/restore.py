@@ -15,10 +15,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from relaytui.commander.store import history
-from relaytui.commander.store.backup import backups, copy_whole
+from relaytui.commander.store.backup import copy_whole
 from relaytui.commander.store.database import NEWER, RELAY, SIDE_FILES, open_database
 from relaytui.commander.store.durable import stamp, sync_file, sync_folder
 from relaytui.commander.store.errors import of_sqlite, unusable
+from relaytui.commander.store.kept import backups
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.errors import RelayError
 from relaytui.wire.status import ACTIVE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from relaytui.commander.store.columns import record
 from relaytui.commander.store.writer import Tx
@@ -56,9 +57,10 @@ class OutOfStepError(Exception):
 
 
 def last_row(row: tuple[Any, ...]) -> Last:
-    metrics = orjson.loads(row[8])
-    first_loss = None if row[9] is None else orjson.loads(row[9])
-    return record(Last, (*row[:8], metrics, first_loss))
+    # Strictly, unlike columns: leniently read, the name "nan" is a float, which JSON would then store as null.
+    metrics = convert(orjson.loads(row[8]), dict[str, Number])
+    first_loss = None if row[9] is None else convert(orjson.loads(row[9]), Number | None)
+    return replace(record(Last, (*row[:8], {}, None)), metrics=metrics, first_loss=first_loss)
 
 
 def open_stream(tx: Tx, run_id: str, epoch: int, now: float) -> tuple[int, Last]:

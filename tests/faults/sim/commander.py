@@ -18,9 +18,10 @@ from relaytui.commander.http.ws_agent import AgentSession
 from relaytui.commander.server import Commander
 from relaytui.commander.services.core import Core
 from relaytui.commander.settings import CommanderSettings
-from relaytui.commander.store.backup import back_up, backups
+from relaytui.commander.store.backup import back_up
 from relaytui.commander.store.changes import Change
 from relaytui.commander.store.database import RELAY, TELEMETRY
+from relaytui.commander.store.kept import backups
 from relaytui.commander.store.opening import open_databases
 from relaytui.commander.store.restore import restore
 from relaytui.commander.store.writer import Writer
