@@ -172,7 +172,7 @@ class Beginning:
         say(f"resuming from {resume.name} at step {resume.step}")
         if not resume.healthy:
             before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"
-            words = f"{resume.name} was saved while the loss was not finite; {before}"
+            words = f"{resume.name} was saved while the loss was not well; {before}"
             self._tell.event("resume.unhealthy", words, {"name": resume.name})
             say(words)
 

@@ -27,7 +27,7 @@ class Holding:
     same: bool = True
     """Whether that was configured as we are."""
     healthy: bool = False
-    """Whether it goes back to the last checkpoint that was saved while the loss was finite."""
+    """Whether it goes back to the last checkpoint that was saved while the loss was well."""
 
     @classmethod
     def new(

@@ -28,7 +28,7 @@ def prune(
 ) -> list[str]:
     """Delete whole checkpoints beyond the newest `keep` (at least 2) of the line; their names, newest first. Blocking.
 
-    Spared besides: the newest two saved while the loss was finite, what `retention` says, every claim's base,
+    Spared besides: the newest two saved while the loss was well, what `retention` says, every claim's base,
     `protect`, and the newest of each orphan line. Those that are not whole neither count nor go: the next resume sets
     them aside. Of staged folders that lie aside a few are kept. Asks `still_mine` before each one and stops where it
     says no.

@@ -81,7 +81,7 @@ def publish(
 ) -> Published:
     """Publish a whole staged folder in that epoch's line. Blocking: it reads every byte. `saved_by`: the epoch whose
     trainer saved it, where that is another one. `only_again`: Differs unless the newest holds the same. `healthy`:
-    False where its loss was nan or inf then. `metrics`: finite ones that were known then. `point`: whether `latest` may
+    False where its loss was bad then. `metrics`: finite ones that were known then. `point`: whether `latest` may
     be moved, which is everybody's.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. Cancelled by

@@ -26,7 +26,7 @@ class Resume:
     step: int
     epoch: int
     on_line: bool = True  # False: nothing on the line was whole, this one lies beside it
-    healthy: bool = True  # False: saved while the loss was nan or inf
+    healthy: bool = True  # False: saved while the loss was nan, inf or diverging
     last_healthy: str | None = None  # the newest of the line that was not
     bad: tuple[tuple[str, str], ...] = ()  # what was passed over on the way and set aside: name, reason
 
