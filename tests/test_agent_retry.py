@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_rig import Rig, eventually, mock, rigged
+from commander_kit import FakeClock
+
+from relay_agent.retry import Failure, Policy, Retries, Tries, after, choose
+from relay_agent.stop import Stop
+from relay_agent.verdict import Verdict
+from relay_agent.volume import open_run
+from relaytui.wire.status import Outcome
 
 QUICK = {"RETRIES": "2", "RETRY_BACKOFF": "0.1"}
 
@@ -17,6 +27,142 @@ QUICK = {"RETRIES": "2", "RETRY_BACKOFF": "0.1"}
 def rig(tmp_path: Path) -> Any:
     with rigged(tmp_path) as rig:
         yield rig
+
+
+# -- the rule ------------------------------------------------------------------------------------------------------
+
+
+POLICY = Policy(3, 10.0, 60.0)
+
+
+def failed(*endings: str, best: int = 100) -> Tries:
+    return Tries(best=best, since=tuple(Failure(n, ending, best, 0.0) for n, ending in enumerate(endings, 1)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "endings", "number", "why"),
+    [
+        (POLICY, ["crash"], 1, ""),
+        (POLICY, ["crash"] * 3, 3, ""),
+        (POLICY, ["crash"] * 4, 0, "3 in a row brought it no further than step 100"),
+        (POLICY, ["killed", "crash", "bus_error", "crash"], 0, "3 in a row brought it no further than step 100"),
+        (POLICY, ["device_assert"] * 2, 2, ""),
+        (POLICY, ["device_assert"] * 3, 0, "it ended so 3 times without getting further"),
+        (POLICY, ["cuda_oom", "crash", "cuda_oom"], 3, ""),
+        (POLICY, ["import_error"], 0, "it would end so again"),
+        (POLICY._replace(on=frozenset({"import_error"})), ["import_error"], 1, ""),
+        (POLICY._replace(on=frozenset({"cuda_oom"})), ["cuda_oom"] * 3, 3, ""),
+        (POLICY._replace(never=frozenset({"crash"})), ["crash"], 0, "NO_RETRY_ON names crash"),
+        (POLICY._replace(retries=0), ["crash"], 0, ""),
+        (POLICY, ["an_ending_of_a_later_version"], 1, ""),
+    ],
+)
+def test_how_often_it_is_tried(policy: Policy, endings: list[str], number: int, why: str) -> None:
+    choice = choose(policy, endings[-1], failed(*endings), random.Random(1))
+    assert (choice.number, choice.why) == (number, why)
+
+
+def test_pauses_double_up_to_the_longest_and_are_jittered() -> None:
+    rng = random.Random(7)
+    waits = [choose(POLICY._replace(retries=9), "crash", failed(*["crash"] * n), rng).wait for n in range(1, 8)]
+    for wait, full in zip(waits, (10, 20, 40, 60, 60, 60, 60), strict=True):
+        assert full / 2 <= wait <= full
+    assert len(set(waits)) == len(waits)
+    assert choose(POLICY, "terminated", failed("terminated"), rng).wait == 0, "nothing has to pass first"
+    assert choose(POLICY, "terminated", failed("terminated", "terminated"), rng).wait >= 10
+    assert choose(POLICY._replace(retries=1000), "crash", failed(*["crash"] * 100), rng).wait <= 60
+
+
+@pytest.mark.parametrize(
+    ("printed", "published", "count"),
+    [(100, None, 3), (99, 50, 3), (None, None, 3), (101, None, 1), (90, 51, 1), (None, 60, 1)],
+)
+def test_getting_further_gives_the_budget_back(printed: int | None, published: int | None, count: int) -> None:
+    tries = Tries(best=100, saved=50, since=failed("crash", "crash").since)
+    now = after(tries, Failure(3, "crash", 0, 0.0), printed, published)
+    assert len(now.since) == count
+    assert (now.best, now.saved) == (max(100, printed or 0), max(50, published or 0))
+    stopped = after(tries, None, printed, published)
+    assert len(stopped.since) == count - 1, "a stop that was asked for is no failure, and no success"
+
+
+class Told:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def event(self, kind: str, message: str, data: object = None) -> None:
+        self.kinds.append(kind)
+
+
+def retries(tmp_path: Path, pod: str = "pod", digest: str = "d") -> Retries:
+    (tmp_path / pod).mkdir(exist_ok=True)
+    return Retries(POLICY, open_run(tmp_path, "run"), tmp_path / pod, digest, FakeClock(), random.Random(1))
+
+
+async def crash(kept: Retries, epoch: int, told: Any, ending: str = "crash") -> str:
+    await kept.load()
+    verdict = Verdict(Outcome.FAILED, 1, 5, "it failed", 1, ending, printed=5)
+    return (await kept.settle(verdict, Stop(), epoch, told)).message
+
+
+async def test_what_was_tried_is_known_to_whoever_comes_next(tmp_path: Path) -> None:
+    told: Any = Told()
+    assert "retry 1 of 3" in await crash(retries(tmp_path), 1, told)
+    assert "retry 2 of 3" in await crash(retries(tmp_path, "another-pod"), 2, told)
+    (tmp_path / "runs" / "run" / "tries.json").unlink()  # the volume lost it: the pod has it
+    assert "retry 3 of 3" in await crash(retries(tmp_path, "another-pod"), 3, told)
+    assert "retry 1 of 3" in await crash(retries(tmp_path, "another-pod", digest="another command"), 4, told)
+    assert "not tried again" in await crash(
+        retries(tmp_path, "another-pod", digest="another command"), 5, told, "no_job"
+    )
+    assert "retry 1 of 3" in await crash(retries(tmp_path, "another-pod", digest="another command"), 6, told)
+    assert told.kinds == []
+
+
+@pytest.mark.parametrize("planted", ["garbage", "fifo", "link", "folder", "huge", "deep", "out of range"])
+async def test_nothing_that_lies_there_stops_an_agent(tmp_path: Path, planted: str) -> None:
+    told: Any = Told()
+    kept = retries(tmp_path)
+    for place in (tmp_path / "runs" / "run" / "tries.json", tmp_path / "pod" / "tries.json"):
+        match planted:
+            case "garbage":
+                place.write_bytes(b"\xff\x00{")
+            case "fifo":
+                os.mkfifo(place)
+            case "link":
+                place.symlink_to("/etc/passwd")
+            case "folder":
+                (place / "x").mkdir(parents=True)
+            case "huge":
+                place.touch()
+                os.truncate(place, 1 << 40)
+            case "deep":
+                place.write_bytes(b"[" * 60_000)
+            case _:
+                place.write_text('{"digest": "d", "best": -5, "epoch": 99999999999999999999}')
+    assert "retry 1 of 3" in await crash(kept, 1, told)
+    assert told.kinds == (["retries.unwritten"] * 2 if planted == "folder" else [])
+    assert "retry 2 of 3" in await crash(kept, 2, told), "this agent knows it all the same"
+
+
+async def test_a_holder_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
+    told: Any = Told()
+    kept = retries(tmp_path)
+    (tmp_path / "runs" / "run" / "claims" / "00000009.json").write_text("{}")
+    await crash(kept, 3, told)
+    assert not (tmp_path / "runs" / "run" / "tries.json").exists()
+
+
+async def test_a_volume_that_is_gone_costs_nothing_of_what_the_pod_knows(tmp_path: Path) -> None:
+    told: Any = Told()
+    kept = retries(tmp_path)
+    shutil.rmtree(tmp_path / "runs")
+    assert "retry 1 of 3" in await crash(kept, 1, told)
+    assert told.kinds == ["retries.unwritten"]
+    assert "retry 2 of 3" in await crash(retries(tmp_path), 2, told)
+
+
+# -- real trainers -------------------------------------------------------------------------------------------------
 
 
 def ends(rig: Rig) -> list[tuple[str, str]]:

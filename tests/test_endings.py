@@ -122,6 +122,8 @@ SHM = (
         (1, traceback("omegaconf.errors.ConfigKeyError: Key 'lr' is not in struct"), "usage_error"),
         (127, ["bash: line 1: accelerate: command not found"], "not_found"),
         (126, ["bash: line 1: ./train.sh: Permission denied"], "not_found"),
+        (81, ["nothing was trained"], "zero_steps"),
+        (82, [], "no_job"),
         (1, [*traceback("ImportError: libnccl.so.2", ranks=("[rank0]: ",)), *torchrun("1")], "import_error"),
         (1, [*traceback("FileNotFoundError: x"), *traceback("subprocess.CalledProcessError: 1")], "missing_file"),
         # a wrapper's 1 is not how its ranks ended

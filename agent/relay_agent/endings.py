@@ -69,6 +69,7 @@ ENDINGS = _table(
     ("no_access", "it may not read what it needs", Again.NEVER),
     ("usage_error", "it does not take its arguments or configuration", Again.NEVER),
     ("not_found", "its command is not there or cannot be run", Again.NEVER),
+    ("no_job", "its script started nothing", Again.NEVER),
     ("segfault", "a segmentation fault", Again.LATER),
     ("aborted", "it aborted", Again.LATER),
     ("killed", "killed by somebody else", Again.LATER),
@@ -92,7 +93,8 @@ _BY_SIGNAL = {
 }
 _USUAL = (6, 7, 9, 11, 15)
 """Signals that trainers die of: 255 is -1, and no hang-up."""
-_BY_CODE = {126: "not_found", 127: "not_found"}
+_BY_CODE = {126: "not_found", 127: "not_found", 81: "zero_steps", 82: "no_job"}
+"""81 and 82 are the codes of the launchers for slime."""
 
 WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +91,7 @@ class Choice(NamedTuple):
 
 def choose(policy: Policy, ending: str, tries: Tries, rng: random.Random) -> Choice:
     """What is done after the last failure in `tries.since`, which ended so."""
-    again = ENDINGS[ending].again
+    again = ENDINGS.get(ending, ENDINGS["crash"]).again
     if policy.retries == 0:
         return Choice()
     if ending in policy.never:
@@ -190,17 +189,22 @@ class Retries:
         self._tries, self._next = tries, choice
         self._last = clean(verdict.message, 300)
         if tries != changed(before, epoch=epoch):
-            await self._note(tries, lambda: highest_claim(self._run) <= epoch, tell)
+            await self._note(tries, tell)
         return verdict
 
-    async def _note(self, tries: Tries, still_mine: Callable[[], bool], tell: Teller) -> None:
+    async def _note(self, tries: Tries, tell: Teller) -> None:
         for place in self._places:
             try:
                 async with asyncio.timeout(VOLUME_ANSWERS):
-                    await asyncio.to_thread(_write, self._disk, place, tries, still_mine)
+                    await asyncio.to_thread(self._write, place, tries)
             except (OSError, TimeoutError) as error:
                 words = getattr(error, "strerror", None) or "it does not answer"
                 tell.event("retries.unwritten", f"{place.parent} does not take what was tried: {words}")
+
+    def _write(self, place: Path, tries: Tries) -> None:
+        """On the volume only while nobody has claimed the run after us. Blocking."""
+        if place.parent != self._run.root or highest_claim(self._run) <= tries.epoch:
+            replace_file(self._disk, place, encode(tries) + b"\n")
 
 
 def _with(verdict: Verdict, choice: Choice) -> Verdict:
@@ -217,8 +221,3 @@ def _read(place: Path) -> Tries:
     """OSError or RelayError where it cannot be; whatever is there, nobody waits for it."""
     with folder(place.parent) as at:
         return decode(read_file(at, place.name, MAX_TRIES), Tries)
-
-
-def _write(disk: Disk, place: Path, tries: Tries, still_mine: Callable[[], bool]) -> None:
-    if still_mine():
-        replace_file(disk, place, encode(tries) + b"\n")
