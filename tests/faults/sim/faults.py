@@ -28,6 +28,7 @@ class Faults:
             "agent crash in a system call": self._crash_in_call,
             "agent SIGTERM": self._sigterm,
             "agent SIGSTOP": self._stop_agent,
+            "trainer crash": self._crash_trainer,
             "pod frozen": self._freeze_pod,
             "pod lost": self._lose_pod,
             "pod power cut": self._power_cut,
@@ -116,7 +117,17 @@ class Faults:
         rng = self.loop.rng
         return rng.choice(training if training and rng.random() < 0.8 else pods) if pods else None
 
-    # -- agents and pods -----------------------------------------------------------------------------------------
+    # -- agents, trainers and pods -------------------------------------------------------------------------------
+
+    def _crash_trainer(self) -> bool:
+        """In the middle of whatever it does; its agent may be away, frozen or cut off."""
+        pod = self._busy()
+        running = [guard for guard in pod.guardians if guard.code is None and guard.process.alive] if pod else []
+        if not running:
+            return False
+        guard = self.loop.rng.choice(running)
+        guard.exited(self.loop.rng.choice([1, 137, 139]))
+        return True
 
     def _crash_agent(self) -> bool:
         pod = self._busy()
