@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoint_kit import ManualClock, mine, new_run
-from writers.kit import Steps
+from writers.kit import Steps, run
 
 from relay_agent.checkpoints import adapters
 from relay_agent.checkpoints.adapters.base import Adapter
@@ -155,3 +155,27 @@ def in_memory(tmp_path: Path) -> Path:
     """Where flushes cost nothing, if that can be had."""
     memory = Path("/dev/shm")
     return memory if os.access(memory, os.W_OK) else tmp_path
+
+
+def taken(place: Path, *saves: Steps | Callable[[Path], Steps], kinds: tuple[str, ...] = ()) -> Taker:
+    """An agent that looked after each of these saves until nothing more came."""
+    taker = Taker(place, kinds=tuple(adapters.BY_NAME[name] for name in kinds) or adapters.KINDS)
+    for save in saves:
+        run(save(taker.out) if callable(save) else save)
+        taker.steps()
+        taker.steps(SETTLE + 1)
+    return taker
+
+
+def steps_of(taker: Taker) -> dict[int, str]:
+    """What was published, in its order: the step, and of which kind it was found to be."""
+    found = sorted(published(taker.run)[0], key=lambda sealed: sealed.manifest.seq)
+    return {sealed.manifest.step: sealed.manifest.adapter for sealed in found}
+
+
+def aged(out: Path) -> None:
+    """Written a while ago: the clock of a filesystem is coarse."""
+    for file in out.rglob("*"):
+        if file.is_file():
+            then = file.stat().st_mtime_ns - 10**9
+            os.utime(file, ns=(then, then))

@@ -56,12 +56,35 @@ def wide_zip() -> bytes:
     return data[:at] + end64 + locator + end
 
 
+def wide_entries() -> bytes:
+    """As of a file over 4 GB: sizes and offsets stand in the extra field of each entry."""
+    data = torch_zip("wide")
+    at = data.find(b"PK\x01\x02")
+    start, directory, count = at, b"", 0
+    while data[at : at + 4] == b"PK\x01\x02":
+        entry = bytearray(data[at : at + 46])
+        packed, size, name, extra, comment = struct.unpack_from("<2L3H", entry, 20)
+        (offset,) = struct.unpack_from("<L", entry, 42)
+        struct.pack_into("<2L2H", entry, 20, 0xFFFFFFFF, 0xFFFFFFFF, name, 36)
+        struct.pack_into("<L", entry, 42, 0xFFFFFFFF)
+        wide = struct.pack("<2H4x", 0x6666, 4) + struct.pack("<2H3Q", 1, 24, size, packed, offset)
+        directory += bytes(entry) + data[at + 46 : at + 46 + name] + wide
+        at += 46 + name + extra + comment
+        count += 1
+    return data[:start] + directory + zip_end(count, len(directory), start)
+
+
+def zip_end(entries: int, size: int, offset: int, comment: bytes = b"") -> bytes:
+    return struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, entries, entries, size, offset, len(comment)) + comment
+
+
 STATE = {"global_step": 5, "best": float("nan"), "log_history": [{"loss": 0.5, "text": 'a "quoted" } one'}, {}, []]}
 WHOLE: dict[str, tuple[str, bytes]] = {
     "safetensors": ("model.safetensors", safetensors("a", ("one", "two", "three"), 64)),
     "no tensors": ("model.safetensors", struct.pack("<Q", 8) + b"{}      "),
     "torch": ("optimizer.pt", torch_zip("a", size=64)),
     "torch, 64 bit": ("model.ckpt", wide_zip()),
+    "torch, over 4 GB": ("model.ckpt", wide_entries()),
     "archive of an unknown name": ("model_500", torch_zip("a", size=64)),
     "pickle": ("random_states_0.pkl", pickle.dumps({"a": [1, 2.5, "x"], "b": b"bytes"}, protocol=4)),
     "metadata": (".metadata", dcp_writer.shards("a", 1)[".metadata"]),
@@ -92,7 +115,9 @@ def test_full_size_before_its_bytes_came_is_refused(kind: str) -> None:
         assert refused(data[: len(data) // 2] + bytes(len(data) - len(data) // 2), name, deep=True)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "torch", "torch, 64 bit", "pickle", "metadata", "json"])
+@pytest.mark.parametrize(
+    "kind", ["safetensors", "torch", "torch, 64 bit", "torch, over 4 GB", "pickle", "metadata", "json"]
+)
 def test_longer_than_it_says_is_refused(kind: str) -> None:
     name, data = WHOLE[kind]
     assert refused(data + b"\x01more", name)
@@ -227,10 +252,6 @@ def test_deep_json_is_refused_before_it_costs() -> None:
         depth = MAX_DEPTH + 1
         assert "deeper" in refused(mark * depth + b"1" * (mark != b"[") + end * depth, "x.json")
         assert refused(mark * 100_000 + end * 100_000, "x.json")
-
-
-def zip_end(entries: int, size: int, offset: int, comment: bytes = b"") -> bytes:
-    return struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, entries, entries, size, offset, len(comment)) + comment
 
 
 @pytest.mark.parametrize("data", [

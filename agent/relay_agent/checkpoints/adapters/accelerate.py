@@ -10,9 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from relay_agent.checkpoints.adapters.base import MAX_STEP, WHOLE, Adapter, Candidate, Memory, NotYet, Part, Plan, Saved
+from relay_agent.checkpoints.adapters.base import (
+    MAX_STEP,
+    WHOLE,
+    Adapter,
+    Candidate,
+    Memory,
+    NotYet,
+    Part,
+    Plan,
+    Saved,
+    older,
+)
 from relay_agent.checkpoints.adapters.kept import folder_with, join, name_of, newer, parent, unfinished
 from relay_agent.checkpoints.adapters.view import View
 
@@ -53,6 +64,7 @@ class Accelerate(Adapter):
             if any(each.endswith(".distcp") for each in inside) and ".metadata" not in inside:
                 return f"{name}/.metadata is not there yet"
         known = True
+        self._ask_older(view, candidate, memory)
         for pattern, found in zip(COUNTED, counts, strict=True):
             expected = memory.numbers.get(_key(pattern, path))
             known = known and expected is not None
@@ -66,6 +78,12 @@ class Accelerate(Adapter):
         names = view.names(candidate.path)
         for pattern in COUNTED:
             memory.most(_key(pattern, candidate.path), len(_numbers(names, pattern)))
+
+    def _ask_older(self, view: View, candidate: Candidate, memory: Memory) -> None:
+        """To who has seen none of them being saved."""
+        if any(_key(pattern, candidate.path) not in memory.numbers for pattern in COUNTED):
+            for beside in older(view, candidate.path, RANDOM):
+                self.learn(view, replace(candidate, path=beside), memory)
 
     def plan(self, saved: Saved) -> Plan:
         path = f"{{ckpt}}/{folder_with(saved, RANDOM)}".rstrip("/")

@@ -173,6 +173,7 @@ class Adapter:
                 return f"{need} is not there yet"
         unsure = WHOLE if self.marker else NotYet("nothing marks its end")
         for ranks in self.ranks:
+            ask_older(view, path, self.marker, ranks, memory)
             why = missing_rank(names, ranks, memory)
             if why and not isinstance(why, NotYet):
                 return why
@@ -222,6 +223,25 @@ def remember_ranks(names: list[str], ranks: Ranks, memory: Memory) -> None:
     found, _ = _found(names, ranks)
     if found:
         memory.most(ranks.pattern.pattern, len(found))
+
+
+def older(view: View, path: str, marker: str) -> Iterator[str]:
+    """Folders beside `path` in which `marker` is older than there: their trainer went on after it had saved them."""
+    place, _, own = path.rpartition("/")
+    mine = view.stat(f"{path}/{marker}")
+    for name, entry in view.entries(place).items() if marker and mine is not None else ():
+        beside = f"{place}/{name}" if place else name
+        if entry.is_folder and name != own and view.has(f"{beside}/{marker}"):
+            theirs = view.stat(f"{beside}/{marker}")
+            if theirs is not None and mine is not None and theirs.st_mtime_ns < mine.st_mtime_ns:
+                yield beside
+
+
+def ask_older(view: View, path: str, marker: str, ranks: Ranks, memory: Memory) -> None:
+    """How many ranks there are the older ones tell, to who has seen none of them being saved."""
+    if ranks.pattern.pattern not in memory.numbers:
+        for beside in older(view, path, marker):
+            remember_ranks(view.names(beside), ranks, memory)
 
 
 def _found(names: list[str], ranks: Ranks) -> tuple[set[int], int]:

@@ -20,6 +20,7 @@ from relay_agent.checkpoints.adapters.base import (
     NotYet,
     Part,
     Ranks,
+    ask_older,
     missing_rank,
     remember_ranks,
 )
@@ -79,6 +80,8 @@ def missing_tag(view: View, path: str, step: int | None, memory: Memory) -> str:
     elif not any(name.endswith("model_states.pt") for name in names):
         return "its model states are not there yet"
     else:
+        for ranks in SHARDS:
+            ask_older(view, path, name_of(mark(view, path)), ranks, memory)
         why = hardest(missing_rank(names, ranks, memory) for ranks in SHARDS)
     named = view.text(join(parent(path), LATEST))
     if named != name_of(path) and (step is None or (_number(named) or -1) <= step):
