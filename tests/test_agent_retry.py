@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from agent_rig import Rig, eventually, mock, rigged
 from commander_kit import FakeClock
 
+from relay_agent.guardian import cgroup
 from relay_agent.retry import Failure, Policy, Retries, Tries, after, choose
 from relay_agent.stop import Stop
 from relay_agent.verdict import Verdict
@@ -248,3 +251,41 @@ def test_a_trainer_that_failed_while_no_agent_was_there_is_tried_again(rig: Rig)
     second = rig.agent(command, ORPHAN_TIMEOUT="60", **QUICK)
     assert second.wait() == 0, second.says()
     assert ends(rig) == [("crashed", "crash"), ("completed", "completed")]
+
+
+@pytest.fixture
+def tight() -> Iterator[Path]:
+    """A control group with 200 MB of memory, of either version; skipped where none can be made."""
+    name = f"relay-test-{secrets.token_hex(4)}"
+    for own, limit in ((cgroup._place()[1], "memory.max"), (cgroup._place1(), "memory.limit_in_bytes")):
+        path = Path(own) / name
+        try:
+            path.mkdir()
+        except OSError:
+            continue
+        try:
+            (path / limit).write_text(str(200 << 20))
+        except OSError:  # this version does not count memory here
+            path.rmdir()
+            continue
+        yield path
+        eventually(lambda path=path: not (path / "cgroup.procs").read_text(), "nobody in it")
+        path.rmdir()
+        return
+    pytest.skip("no control group that limits memory can be made here")
+
+
+def test_who_takes_more_memory_than_there_is_is_told_so_and_tried_again(rig: Rig, tight: Path) -> None:
+    """By the kernel's own count: the exit code is the same as for any other SIGKILL."""
+    rig.within = ("sh", "-c", f'echo $$ > {tight}/cgroup.procs && exec "$@"', "sh")
+    greedy = "python3 -c \"x = bytearray(900 << 20); x[::4096] = b'x' * (900 << 8)\""
+    command = f"cd $RELAY_RUN_ROOT; test -e once || {{ touch once; exec {greedy}; }}; {mock('--steps', 3)}"
+    agent = rig.agent(command, **QUICK)
+    try:
+        assert agent.wait() == 0, agent.says()
+        assert ends(rig) == [("crashed", "oom_killed"), ("completed", "completed")]
+        message = rig.run()["attempts"][0]["message"]
+        assert "exited with 137, killed by SIGKILL at step 0: killed for want of host memory" in message
+    finally:
+        agent.process.kill()
+        agent.process.wait()

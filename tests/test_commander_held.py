@@ -22,7 +22,9 @@ async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
         yield kit
 
 
-async def attempt(kit: Kit, clock: FakeClock, *, lost: bool = False, saves: int = 0, step: int = 0) -> Agent:
+async def attempt(
+    kit: Kit, clock: FakeClock, *, lost: bool = False, saves: int = 0, step: int = 0, outcome: str = "preempted"
+) -> Agent:
     """One that begins at step 100 and is preempted, or never heard of again."""
     agent = await kit.agent(incarnation=f"incarnation-{clock.boot():.0f}")
     assert (await agent.acquire("run-1"))["type"] == "granted"
@@ -35,7 +37,7 @@ async def attempt(kit: Kit, clock: FakeClock, *, lost: bool = False, saves: int 
     else:
         clock.advance(360)
         await agent.renew()
-        await agent.state(ended("preempted", step or 100))
+        await agent.state(ended(outcome, step or 100))
         await agent.close()
     return agent
 
@@ -56,6 +58,43 @@ async def test_the_sixth_try_of_what_gets_no_further_is_not_granted(kit: Kit, cl
     (event,) = [event for event in await kit.events("run-1") if event["kind"] == "run.held"]
     assert event["data"]["attempts"] == "5"
     assert 0.4 <= float(event["data"]["hours"]) <= 0.6
+
+
+@pytest.mark.parametrize("others", [[], ["preempted"], ["drained"]])
+async def test_crashes_that_are_tried_again_count_too(kit: Kit, clock: FakeClock, others: list[str]) -> None:
+    """Whatever an agent remembers of them."""
+    for outcome in [*["crashed"] * (LIMIT - len(others)), *others]:
+        await attempt(kit, clock, outcome=outcome)
+        assert (await kit.run("run-1"))["status"] == "queued"
+    assert (await asked(kit))["type"] == ("granted" if "drained" in others else "denied")
+
+
+async def test_a_run_that_is_tried_again_says_which_attempt_it_is_and_why(kit: Kit) -> None:
+    first = await kit.agent()
+    await first.acquire("run-1")
+    words = "the trainer exited with 1 at step 120: out of GPU memory; retry 1 of 3 in 8 s"
+    await first.state(started(100), ended("crashed", 120, message=words, ending="cuda_oom", exit_code=1))
+    run = await kit.run("run-1")
+    assert (run["status"], run["message"]) == ("queued", words)
+    assert (await first.acquire("run-1", request_id="again"))["type"] == "granted"
+    assert (await kit.run("run-1"))["message"] == f"granted to pod; attempt 2, as the one before ended: {words}"
+    await first.state(started(100))
+    assert (await kit.run("run-1"))["message"].endswith(f"attempt 2, as the one before ended: {words}")
+    before, now = await kit.attempts("run-1")
+    assert (before["outcome"], before["ending"], now.get("ending")) == ("crashed", "cuda_oom", None)
+    (event,) = [event for event in await kit.events("run-1") if event["kind"] == "run.crashed"]
+    assert (event["data"]["ending"], event["message"]) == ("cuda_oom", words)
+    await first.state(ended("preempted", 130))
+    await (await kit.agent("next")).acquire("run-1")
+    assert (await kit.run("run-1"))["message"] == "granted to next"
+
+
+@pytest.mark.parametrize("ending", ["Cuda OOM", "x" * 65, "a\nb", "_", "1"])
+async def test_an_ending_is_one_word(kit: Kit, ending: str) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    assert (await agent.state(ended("crashed", 1, ending=ending)))["type"] == "problem"
+    assert (await kit.run("run-1"))["status"] == "leased"
 
 
 async def test_queued_again_it_has_as_many_tries_anew(kit: Kit, clock: FakeClock) -> None:

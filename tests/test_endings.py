@@ -7,6 +7,9 @@ import signal
 import pytest
 
 from relay_agent.endings import CAN_BE_SET, ENDINGS, KEPT, STOPPED, Again, signal_of, tell
+from relay_agent.progress import Progress
+from relay_agent.stop import Stop, Why
+from relay_agent.verdict import judge
 
 STEPS = [f"step {n}/100 loss 1.5" for n in range(1, 40)]
 
@@ -214,3 +217,64 @@ def test_what_can_be_set_is_what_a_trainer_can_do() -> None:
     permanent = {name for name in CAN_BE_SET if ENDINGS[name].again is Again.NEVER}
     assert {"import_error", "syntax_error", "missing_file", "usage_error", "zero_steps", "not_found"} <= permanent
     assert all(name == ending.name and ending.words for name, ending in ENDINGS.items())
+
+
+def seen(*lines: str, start: int = 0, total: int | None = None) -> Progress:
+    progress = Progress(start, total)
+    for n, line in enumerate(lines):
+        progress.see(line, float(n))
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("progress", "newest", "prints", "outcome", "ending", "words"),
+    [
+        (seen("step 10/10 loss 1"), None, True, "completed", "completed", "reached step 10 of 10"),
+        (seen("step 4/10 loss 1"), None, True, "failed", "finished_early", "exited 0 at step 4 of 10"),
+        # saved on somebody's SIGTERM and left with 0
+        (seen("step 14/200 loss 1", start=10), 14, True, "failed", "finished_early", "exited 0 at step 14 of 200"),
+        # a resume that had nothing to do, or did nothing
+        (seen(start=19), None, True, "failed", "zero_steps", "where it resumed: it ran nothing"),
+        (seen(start=19), None, False, "completed", "zero_steps", "exited 0 without a step after step 19"),
+        (seen(start=19, total=100), None, False, "failed", "zero_steps", "at step 19 of 100, where it resumed"),
+        (seen(start=100, total=100), None, True, "completed", "zero_steps", "reached step 100 of 100"),
+        (seen(start=19), 29, True, "completed", "completed", "reached step 29"),
+        (seen(), None, False, "completed", "completed", "exited 0 without a step seen"),
+    ],
+)
+def test_exit_0_is_not_finished(
+    progress: Progress, newest: int | None, prints: bool, outcome: str, ending: str, words: str
+) -> None:
+    verdict = judge(0, Stop(), progress, newest, "", prints=prints)
+    assert (verdict.outcome, verdict.ending) == (outcome, ending)
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("why", "outcome", "ending"),
+    [
+        (Why.SIGNAL, "preempted", "preempted"),
+        (Why.CUT_OFF, "preempted", "cut_off"),
+        (Why.DRAIN, "drained", "drained"),
+        (Why.CANCEL, "cancelled", "cancelled"),
+        (Why.LOST, "superseded", "superseded"),
+    ],
+)
+def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str) -> None:
+    stop = Stop()
+    stop.again("stalled in training", "stalled")
+    stalled = judge(137, stop, seen(*STEPS), None, "")
+    assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", "stalled in training")
+    stop.ask(why, "enough")
+    verdict = judge(137, stop, seen(*STEPS), None, "")
+    assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, "enough")
+
+
+def test_what_it_said_is_in_the_message() -> None:
+    verdict = judge(137, Stop(), seen(*STEPS), None, "bye", lines=[*STEPS, "bye"], oom=True)
+    words = (
+        "the trainer exited with 137, killed by SIGKILL at step 39: killed for want of host memory; its last words: bye"
+    )
+    assert (verdict.message, verdict.ending) == (words, "oom_killed")
+    plain = judge(3, Stop(), seen(*STEPS), None, "bye")
+    assert plain.message == "the trainer exited with 3 at step 39; its last words: bye"
