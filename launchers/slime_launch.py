@@ -161,7 +161,11 @@ def main(argv: list[str]) -> int:
         return 2
     # `pkill -9 python`, called by its whole path, means whatever is called so: not us.
     slime_tame.name_process("relay-slime")
-    return Launch(argv[0], argv[1:]).run()
+    try:
+        return Launch(argv[0], argv[1:]).run()
+    except OSError as error:
+        say(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return 1
 
 
 if __name__ == "__main__":

@@ -68,10 +68,12 @@ class Shim:
         if self.address():
             note(self.state, "ray start: this attempt's Ray runs already")
             return 0
-        ports = dict(zip(OWN_PORTS, free_ports(len(OWN_PORTS)), strict=False))
+        free = free_ports(len(OWN_PORTS))
+        ports = {flag: str(free.pop()) for flag in OWN_PORTS}
+        ports["--port"] = os.environ.get("SLIME_RAY_PORT") or ports["--port"]  # for other machines that join
         words = without(argv, [*OWN_PORTS, "--dashboard-host", "--temp-dir"])
         for flag, port in ports.items():
-            words += [flag, str(port)]
+            words += [flag, port]
         words += ["--dashboard-host", "127.0.0.1", "--temp-dir", str(self.state / "ray")]
         code = subprocess.call([real_ray(self.state), "start", *words])
         if code == 0:

@@ -45,7 +45,10 @@ def tame(state: Path, env: dict[str, str]) -> None:
         words = [sys.executable, "-S", str(HERE / script), name]
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
         (folder / name).chmod(0o755)
-        env[f"BASH_FUNC_{name}%%"] = f'() {{ {shlex.quote(str(folder / name))} "$@"; }}'
+        env[f"BASH_FUNC_{name}%%"] = f'() {{ {shlex.join(words)} "$@"; }}'
+        if not os.access(folder / name, os.X_OK):  # a mount with noexec: the real ones would be found instead
+            say(f"{folder} takes no programs, so that a script's pkill would reach everybody here: nothing is started")
+            raise SystemExit(126)
     env[STATE] = str(state)
     env["PATH"] = f"{folder}:{env.get('PATH', os.defpath)}"
 

@@ -127,12 +127,14 @@ for rollout in range(start, last):
         with zipfile.ZipFile(save / ("rollout/global_dataset_state_dict_%d.pt" % rollout), "w") as file:
             file.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
 """
-STOCK = r"""#!/bin/bash
+HEAD = """#!/bin/bash
 # begins as scripts of slime's do, in words of its own
 pkill -9 sglang
 ray stop --force
 pkill -9 ray
 pkill -9 python
+"""
+BODY = r"""#!/bin/bash
 set -e
 ARGS=(--save /root/elsewhere --load /root/elsewhere/ --save-interval 2 --num-rollout ${ROLLOUTS:-5})
 ray start --head --node-ip-address 127.0.0.1 --num-gpus 8 --dashboard-host=0.0.0.0 --dashboard-port=8265
@@ -144,7 +146,7 @@ PROGRAMS = ("bash", "sh", "env", "sleep", "cat", "dirname", "mkdir", "touch", "t
 
 
 class Slime:
-    """A folder with the stand-ins; `stock` is the script."""
+    """A folder with the stand-ins. `whole` is the script, `stock` the same without what it begins with."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -166,13 +168,14 @@ class Slime:
         # Without site-packages: of the many that are started here none needs them.
         (self.bin / "python3").write_text(f'#!/bin/sh\nexec {PYTHON} -S -E "$@"\n')
         (self.bin / "python3").chmod(0o755)
+        self.whole = self.script(text=HEAD + BODY).rename(root / "run-whole.sh")
         self.stock = self.script()
 
     def program(self, name: str, text: str) -> None:
         (self.bin / name).write_text(f"#!{PYTHON} -SE\n{text}")
         (self.bin / name).chmod(0o755)
 
-    def script(self, more: str = "", text: str = STOCK) -> Path:
+    def script(self, more: str = "", text: str = BODY) -> Path:
         path = self.root / "run-stock.sh"
         path.write_text(text % {"train": self.train, "more": more} if "%(" in text else text)
         path.chmod(0o755)

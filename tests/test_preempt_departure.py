@@ -331,6 +331,29 @@ def test_nor_is_a_failed_one_tried_again(tmp_path: Path) -> None:
     assert scene.stop.asked.is_set()
 
 
+def test_a_notice_after_the_end_leaves_it_an_end(tmp_path: Path) -> None:
+    """What it saved last is being published: that is seen to for as long as there is time."""
+    scene = Scene(tmp_path, **aws())
+    scene.trainer()
+    scene.departure.ended(0)
+    scene.hear(SPOT)
+    assert scene.stop.why is None, "it has completed"
+    assert scene.told.events[0][2]["plan"] == "publish"
+    assert scene.orders == [("kill", 118.0)], "nothing is waited for any more"
+    assert scene.stop.hurried.is_set()
+
+
+def test_what_cannot_be_asked_is_stopped_all_the_same(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, **aws())
+
+    async def fails() -> tuple[bool, str]:
+        raise OSError(13, "no /proc here")
+
+    scene.trainer().ask_to_save = fails  # type: ignore[method-assign]
+    scene.hear(SPOT)
+    assert scene.orders[0] == ("stop", 110.0)
+
+
 def test_what_ends_by_itself_meanwhile_has_ended_by_itself(tmp_path: Path) -> None:
     scene = Scene(tmp_path, **aws())
     scene.trainer(signalled=True)

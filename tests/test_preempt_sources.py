@@ -251,6 +251,8 @@ def test_whoever_does_not_answer_is_asked_ever_less_often() -> None:
         async def look(self) -> list[Notice]:
             if len(pauses) == 12:
                 return [notice]
+            if len(pauses) == 13:
+                raise RuntimeError("nobody thought of this")
             raise Unanswered("HTTP 404")
 
     notice = Notice("aws", "words")

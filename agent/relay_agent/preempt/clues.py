@@ -11,6 +11,8 @@ from pathlib import Path
 DMI = Path("/sys/class/dmi/id")
 NAMES = ("sys_vendor", "product_name", "bios_vendor", "chassis_asset_tag")
 MAX_NAME = 256
+INITS = ("tini", "dumb-init", "docker-init", "catatonit", "s6-svscan")
+"""Programs that a container starts first, and that hand its signals on to the one that they start."""
 AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
 """The asset tag of every Azure machine: its vendor alone would mean any Hyper-V."""
 
@@ -33,7 +35,7 @@ class Clues:
             os.environ if environ is None else environ,
             {name: _read(dmi / name) for name in NAMES},
             Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
-            pid == 1 or parent == 1,
+            pid == 1 or (parent == 1 and _read(Path("/proc/1/comm")) in INITS),
         )
 
     def firmware_says(self, name: str, *words: str) -> bool:

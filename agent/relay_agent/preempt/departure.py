@@ -58,6 +58,7 @@ class Departure:
         self._timer: asyncio.TimerHandle | None = None
         self._training: Training | None = None
         self._winding_up: asyncio.Task[None] | None = None
+        self._over = False  # the trainer has exited
         self.tell: Teller | None = None
         """Of the attempt that goes on."""
 
@@ -125,11 +126,17 @@ class Departure:
         if self._training is not None:
             self._winding_up = asyncio.create_task(self._wind_up(notice, self._training), name="preempt")
             return
-        self._announce(notice, self._by - self._clock.boot(), "nothing is begun here any more", "leave")
+        left = self._by - self._clock.boot()
+        if self._over:
+            self._announce(notice, left, "the trainer has exited, and what it saved is being published", "publish")
+            self._end_by(self._by)
+            return
+        self._announce(notice, left, "nothing is begun here any more", "leave")
         self._leave()
 
     def again(self) -> None:
         """A new attempt is about to begin: not on a pod that goes."""
+        self._over, self.tell = False, None
         if self._notice is not None:
             self._leave()
 
@@ -139,11 +146,14 @@ class Departure:
 
     def ended(self, code: int) -> None:
         """The trainer has exited. Once there was a notice, an end that is none of its own is the notice's doing."""
-        self._training = None
+        self._training, self._over = None, True
         if self._winding_up is not None:
             self._winding_up.cancel()
-        if self._notice is not None and code != 0 and self._stop().why is None:
-            self._leave()
+        if self._notice is not None and self._stop().why is None:
+            if code != 0:
+                self._leave()
+            else:
+                self._end_by(self._by)
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
@@ -151,7 +161,12 @@ class Departure:
         left = self._by - self._clock.boot()
         decided = plan(left, training.size, training.speed)
         self._announce(notice, left, decided.words, str(decided.act))
-        if decided.act is Act.TELL or not await self._saved(training, decided):
+        saved = False
+        try:
+            saved = decided.act is Act.SAVE and await self._saved(training, decided)
+        except Exception as error:  # noqa: BLE001 - the pod goes whatever fails here
+            say(f"the trainer could not be asked to save: {type(error).__name__}: {error}")
+        if not saved:
             await self._sleep_until(self._last_moment(left))
         self._leave()
 

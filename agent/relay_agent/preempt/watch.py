@@ -26,8 +26,12 @@ async def watch(
     unanswered = 0
     while True:
         try:
-            notices = await poller.look()
-        except Unanswered as why:
+            for notice in await poller.look():
+                hear(notice)
+        except Exception as error:  # noqa: BLE001 - nothing that a service answers ends a training
+            why = (
+                str(error) if isinstance(error, Unanswered) else f"what it says cannot be read: {type(error).__name__}"
+            )
             unanswered += 1
             if unanswered == SAY_AFTER:
                 say(f"PREEMPT: {name} gives no answer ({why}): its notices may not be heard; asking less often")
@@ -35,6 +39,4 @@ async def watch(
             if unanswered >= SAY_AFTER:
                 say(f"PREEMPT: {name} answers again")
             unanswered = 0
-            for notice in notices:
-                hear(notice)
         await pause(min(LONGEST, poller.every * 2 ** min(unanswered, 16)))
