@@ -16,6 +16,7 @@ from slime_kit import Slime
 
 sys.path.insert(0, str(LAUNCHERS))
 import slime_flags
+import slime_ray
 import slime_tame
 
 sys.path.remove(str(LAUNCHERS))
@@ -121,12 +122,12 @@ def test_what_is_no_checkpoint_of_slimes_is_refused(slime: Slime, names: list[st
     assert not slime.calls(), "Ray was not even started"
 
 
-def test_a_dataset_state_that_is_missing_is_said(slime: Slime) -> None:
-    published = slime.published(2)
-    shutil.rmtree(published / "rollout")
-    code, output = slime.run(slime.stock, RELAY_RESUME_FROM=published)
-    assert code == 0
-    assert "has no rollout/global_dataset_state_dict_2.pt: the data begins anew" in output
+def test_a_dataset_state_that_is_missing_is_said(slime: Slime, capsys: pytest.CaptureFixture[str]) -> None:
+    load = {"from": str(slime.published(2)), "rollout": 2}
+    slime_ray._say_without_data(load)
+    assert capsys.readouterr().err == ""
+    slime_ray._say_without_data(load | {"rollout": 3})
+    assert "has no rollout/global_dataset_state_dict_3.pt: the data begins anew" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
