@@ -173,9 +173,8 @@ def steps_of(taker: Taker) -> dict[int, str]:
     return {sealed.manifest.step: sealed.manifest.adapter for sealed in found}
 
 
-def aged(out: Path) -> None:
-    """Written a while ago: the clock of a filesystem is coarse."""
-    for file in out.rglob("*"):
-        if file.is_file():
-            then = file.stat().st_mtime_ns - 10**9
-            os.utime(file, ns=(then, then))
+def aged(out: Path, seconds: int = 1) -> None:
+    """All of it was written that much earlier: the clock of a filesystem is coarse."""
+    for path in (out, *out.rglob("*")):
+        then = path.stat().st_mtime_ns - seconds * 10**9
+        os.utime(path, ns=(then, then))

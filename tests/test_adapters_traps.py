@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from taking_kit import SETTLE, Taker, aged, in_memory, steps_of, taken
-from writers import accelerate, deepspeed, hf_trainer, lightning, small, torchtune, verl
+from writers import accelerate, dcp, deepspeed, hf_trainer, lightning, small, torchtune, verl
 from writers.kit import Steps, run
 
 from relay_agent.checkpoints import adapters
@@ -201,3 +202,53 @@ def test_who_comes_late_is_told_by_the_older_ones(place: Path, kind: str, save: 
     late = next(file for file in reversed(files) if "rank" in file.name or "random" in file.name or "rng" in file.name)
     late.unlink()
     assert taker.steps(SETTLE + 1, -9) == []
+
+
+DELETED: dict[str, Callable[[Path, int], Steps]] = {
+    "accelerate": accelerate.save,
+    "deepspeed": deepspeed.save,
+    "diffusers": lambda out, step: accelerate.diffusers(out, step, keep=9),
+    "hf_trainer": hf_trainer.save,
+    "orbax": small.orbax,
+    "torchtune": torchtune.save,
+    "verl": lambda out, step: verl.save(out, step, keep=9),
+}
+
+
+@pytest.mark.parametrize("kind", DELETED)
+def test_a_half_deleted_one_is_not_taken(place: Path, kind: str) -> None:
+    """Its trainer died while it made room: whatever order a filesystem lists and so a trainer deletes files in."""
+    save = DELETED[kind]
+    run(save(place / "reference", 1))
+    (name,) = [path.name for path in (place / "reference").iterdir() if path.is_dir()]
+    files = sorted(
+        file.relative_to(place / "reference") for file in (place / "reference" / name).rglob("*") if file.is_file()
+    )
+    assert len(files) > 1
+    for number, lost in enumerate(files):
+        taker = Taker(place / str(number), kinds=(adapters.BY_NAME[kind],))
+        for step in (1, 2):
+            run(save(taker.out, step))
+            aged(taker.out, 60)
+        (taker.out / lost).unlink()
+        assert 1 not in taker.steps(0.1, -9), lost
+
+
+def test_a_flush_before_the_last_name_is_no_deletion(place: Path) -> None:
+    """`.metadata` has the time of its last byte, and its folder that of the renaming."""
+    for seconds, taken_at_once in ((5, True), (60, False)):
+        taker = Taker(place / str(seconds))
+        run(dcp.save(taker.out, 5))
+        for file in (taker.out / "step-5").iterdir():
+            then = file.stat().st_mtime_ns - seconds * 10**9
+            os.utime(file, ns=(then, then))
+        assert (taker.steps() == [5]) is taken_at_once
+        assert (taker.steps(SETTLE + 1) == [5]) is not taken_at_once, "or once it kept still"
+
+
+def test_times_of_folders_mean_nothing_on_an_object_store(place: Path) -> None:
+    taker = Taker(place, atomic=False)
+    run(dcp.save(taker.out, 5))
+    aged(taker.out, 60)
+    os.utime(taker.out / "step-5")
+    assert taker.steps() == [5]

@@ -20,6 +20,7 @@ from relay_agent.checkpoints import adapters, take
 from relay_agent.checkpoints.adapters.base import Adapter, Candidate, Memory, NotYet
 from relay_agent.checkpoints.adapters.view import View, view_of
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
+from relay_agent.checkpoints.shrunk import shrunk
 from relay_agent.checkpoints.tree import Check, Torn, Unsettled, never
 from relaytui.wire.clock import Clock
 
@@ -170,6 +171,9 @@ class OutputWatch:
             if (key is not None and self._seen.get(path) == key) or (path in ready and ready[path].sure):
                 continue
             why = adapter.missing(view, candidate, self._memory)
+            # Where folders are not renamed in one step their times mean nothing either.
+            if key is not None and not why and self._atomic and (lost := shrunk(view, candidate)):
+                why = NotYet(f"something was deleted from {lost}")
             if key is None or (why and not isinstance(why, NotYet)):
                 doubts.setdefault(path, Doubt(path, why or "it vanished", key.mtime_ns if key else 0))
                 continue
