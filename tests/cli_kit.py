@@ -38,10 +38,10 @@ def relay(
 class Served:
     """A commander of its own process, with one run held by one worker of the original's kind."""
 
-    def __init__(self, state: Path, **variables: str) -> None:
+    def __init__(self, state: Path, *options: str, **variables: str) -> None:
         self.state = state
         self.process = subprocess.Popen(
-            [RELAY, "serve", "--json", "--port", "0", "--state", state],
+            [RELAY, "serve", "--json", "--port", "0", "--state", state, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

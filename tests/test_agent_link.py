@@ -16,7 +16,7 @@ from scripted_commander import until
 
 from relay_agent.contact import Contact
 from relay_agent.lease import Lease
-from relay_agent.link import SAY_AGAIN, SAY_EVERY, Link
+from relay_agent.link import MAX_NAMESAKES, SAY_AGAIN, SAY_EVERY, Link
 from relay_agent.stop import Stop
 from relay_agent.telling import Teller
 from relay_agent.tenure import Tenure
@@ -92,6 +92,18 @@ async def test_another_reason_is_said_at_once() -> None:
     assert [at for at, _ in said] == [0, 2]
     assert "connection refused" in said[0][1]
     assert said[1][1].startswith("the commander at http://c:1 does not know our RELAY_SHARED_SECRET")
+
+
+def test_an_agent_of_our_name_is_said_once_however_often_sessions_begin() -> None:
+    said = list[str]()
+    link = Link(
+        cast(Contact, None), Hello(PROTOCOL, "g", "i"), ManualClock(), said.append,
+        on_order=lambda order: None, on_refused=lambda refused: None,
+    )  # fmt: skip
+    for host in ("", "vm", "vm", "", "vm", "other", "vm", *(f"host-{n}" for n in range(1000))):
+        link._heed(Welcome(PROTOCOL, "c", 10.0, 0.0, namesake=host))
+    assert [words.partition("(on ")[2].partition(")")[0] for words in said[:3]] == ["vm", "other", "host-0"]
+    assert len(said) == MAX_NAMESAKES
 
 
 async def test_the_same_reason_is_said_seldom() -> None:

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from commander_kit import Kit, running
 
+from relaytui.commander.server import listen
 from relaytui.commander.settings import CommanderSettings
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token, proof_key, proven
@@ -200,6 +201,18 @@ def test_an_open_address_needs_a_secret_and_a_word_on_tls(tmp_path: Path) -> Non
         CommanderSettings(state=tmp_path, host=host, shared_secret="s" * 20, tls_proxy=True).check_exposure()
     for host in ("127.0.0.1", "::1", "localhost", "127.8.8.8"):
         CommanderSettings(state=tmp_path, host=host).check_exposure()
+
+
+def test_what_is_wrong_with_an_address_is_said_of_what_named_it(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "http://x", "no such host"):
+        for given, option, named in (({"RELAY_HOST": host}, None, "RELAY_HOST"), ({}, host, "--host")):
+            with pytest.raises(RelayError) as caught:
+                CommanderSettings.from_env(given, state=tmp_path, host=option).check_exposure()
+            assert caught.value.message.startswith(f"{named}: ")
+            assert ("RELAY_HOST" in str(caught.value)) == (named == "RELAY_HOST")
+    with pytest.raises(RelayError) as caught:
+        listen("192.0.2.1", 0, "--host")  # an address of nobody's
+    assert "see --host and the port" in caught.value.hint
 
 
 async def test_it_listens_on_loopback_alone(kit: Kit) -> None:

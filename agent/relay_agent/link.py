@@ -54,6 +54,8 @@ SAY_AGAIN = 5.0
 """The same for a reason that is not the one said last."""
 GIVES_WAY = 30.0
 """Seconds, about, that one stays away whose incarnation has connected again: the two would throw each other out."""
+MAX_NAMESAKES = 20
+"""Hosts of other agents of our name that are told of, at most."""
 SYNC_EVERY = 1.0
 WINDOW = 4
 """Frames of one stream in flight."""
@@ -107,7 +109,7 @@ class Link:
         self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
         self._said: dict[str, float] = {}  # why there was no session, and when that was said
         self._said_last = ""
-        self._namesake = ""  # where another agent of our name is
+        self._namesakes: set[str] = set()  # hosts that another agent of our name is known on: each is said once
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
         """Of the attempt that goes on."""
@@ -296,12 +298,12 @@ class Link:
 
     def _heed(self, welcome: Welcome) -> None:
         """Another agent has our name: it is a label, and leases are safe, but people cannot tell the two apart."""
-        if welcome.namesake and welcome.namesake != self._namesake:
+        if welcome.namesake and welcome.namesake not in self._namesakes and len(self._namesakes) < MAX_NAMESAKES:
+            self._namesakes.add(welcome.namesake)
             self._say(
                 f"another agent called {self._hello.worker} is connected too (on {clean(welcome.namesake, 200)}): give"
                 " each its own WORKER_ID, unless that one has just died"
             )
-        self._namesake = welcome.namesake
 
     def _end(self) -> None:
         self._up.clear()

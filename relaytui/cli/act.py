@@ -159,7 +159,8 @@ def _agreed(
     """The epoch on which the operator decided; asks unless that was said beforehand."""
     if yes:
         if expected is None:
-            raise usage("--yes needs --expected-epoch", "see it with `relay-tui runs`")
+            hint = f"`relay-tui runs {run_id}` shows its epoch: add --expected-epoch N, or leave out --yes to be asked"
+            raise usage("--yes needs --expected-epoch, the epoch that you decided on", hint)
         return expected
     detail = ask(target, lambda client: client.run(run_id))
     if (verb == "requeue") != detail.run.status.ended:

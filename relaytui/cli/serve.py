@@ -55,7 +55,7 @@ async def _serve(
         os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds, new_key=new_key
     )
     check(settings)
-    if said := short_secret(settings):
+    if said := weak(settings.shared_secret):
         click.echo(said, err=True)
     _take_descriptors()
     commander = Commander(settings)
@@ -78,13 +78,8 @@ async def _serve(
         await commander.stop()
 
 
-def short_secret(settings: CommanderSettings) -> str:
-    """What to say of a secret that others than this machine's users may try; nothing where it is long enough."""
-    outside = not settings.loopback or settings.tls_proxy or settings.public_hosts
-    return weak(settings.shared_secret) if outside else ""
-
-
 def weak(secret: str | None) -> str:
+    """What to say of a secret that may be guessed, wherever it listens: a tunnel makes any address reachable."""
     if not secret or len(secret) >= SHORT_SECRET:
         return ""
     return sentences(
@@ -105,15 +100,15 @@ def check(settings: CommanderSettings) -> None:
     """RelayError where the address cannot be; a state folder that is not there yet is not made for that."""
     from relaytui.commander.server import listen, located
 
-    located(settings.host, settings.port)
+    located(settings.host, settings.port, settings.host_named)
     settings.check_exposure()
     try:
         plain_url(f"http://[{settings.host}]" if ":" in settings.host else f"http://{settings.host}")
     except BadUrl as error:
-        raise usage(f"the host {settings.host!r} {error}", "see --host and RELAY_HOST") from None
+        raise usage(f"{settings.host_named}: the host {settings.host!r} {error}", "name another address") from None
     if not settings.state.exists():
         # Of a folder that is there a running commander may say whose the port is.
-        listen(settings.host, settings.port).close()
+        listen(settings.host, settings.port, settings.host_named).close()
 
 
 def _take_descriptors() -> None:

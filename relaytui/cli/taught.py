@@ -26,7 +26,7 @@ class Taught(NamedTuple):
 
 
 _LOOKS = (0, 69, 77)
-_ACTS = (0, 69, 75, 77, 130)
+_ACTS = (0, 2, 69, 75, 77, 130)
 _FOLDER = (0, 2, 74)
 
 TAUGHT = {
@@ -40,9 +40,11 @@ TAUGHT = {
         ("relay-tui force-acquire my-run --why 'its pod hangs'", "relay-tui force-acquire my-run --pod-gone"), _ACTS
     ),
     "drain": Taught(("relay-tui drain my-run", "relay-tui drain my-run --expected-epoch 3 --yes"), _ACTS),
-    "cancel": Taught(("relay-tui cancel my-run --why 'the loss is nan'",), _ACTS),
+    "cancel": Taught(
+        ("relay-tui cancel my-run --why 'the loss is nan'", "relay-tui cancel my-run --expected-epoch 3 --yes"), _ACTS
+    ),
     "save": Taught(("relay-tui save my-run",), _ACTS),
-    "requeue": Taught(("relay-tui requeue my-run",), _ACTS),
+    "requeue": Taught(("relay-tui requeue my-run", "relay-tui requeue my-run --expected-epoch 3 --yes"), _ACTS),
     "stop": Taught(("relay-tui stop",), (0, 1, 69)),
     "backup": Taught(("relay-tui backup", "relay-tui backup --to /mnt/other/relay-$(date +%F).db --json"), _FOLDER),
     "restore": Taught(("relay-tui stop", "relay-tui restore FILE", "relay-tui serve"), _FOLDER),

@@ -81,7 +81,7 @@ class Commander:
             folder = await asyncio.to_thread(_open_folder, self.settings)
             stack.callback(folder.close)
             core = await self._open(folder, stack)
-            listener = listen(self.settings.host, self.settings.port)
+            listener = listen(self.settings.host, self.settings.port, self.settings.host_named)
             stack.callback(listener.close)
             self.port = listener.getsockname()[1]
             credentials = Credentials(folder.key, self.settings.shared_secret)
@@ -199,18 +199,21 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-def located(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]:
-    """What the system takes `host` for; RelayError (exit UNAVAILABLE) where it knows no such address."""
+def located(
+    host: str, port: int, named: str = "RELAY_HOST"
+) -> tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]:
+    """What the system takes `host` for; RelayError (exit UNAVAILABLE) where it knows no such address. `named`: what
+    named it."""
     name = "127.0.0.1" if host == "localhost" else host
     try:
         return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise _unavailable(f"{host} is no address of this machine: {error.strerror}", "see RELAY_HOST") from None
+        raise _unavailable(f"{host} is no address of this machine: {error.strerror}", f"see {named}") from None
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; RelayError (exit UNAVAILABLE) names the address and what to do."""
-    family, kind, proto, _, address = located(host, port)
+def listen(host: str, port: int, named: str = "RELAY_HOST") -> socket.socket:
+    """A listening socket; RelayError (exit UNAVAILABLE) names the address and what to do. `named`: what named it."""
+    family, kind, proto, _, address = located(host, port, named)
     listener = socket.socket(family, kind, proto)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -224,7 +227,7 @@ def listen(host: str, port: int) -> socket.socket:
             raise _unavailable(
                 f"port {port} on {host} is taken", "name another with --port (0 takes a free one)"
             ) from None
-        hint = "name another with --port" if error.errno == errno.EACCES else "see RELAY_HOST and PORT"
+        hint = "name another with --port" if error.errno == errno.EACCES else f"see {named} and the port"
         raise _unavailable(f"cannot listen on {host} port {port}: {error.strerror}", hint) from None
     listener.setblocking(False)
     return listener

@@ -21,7 +21,7 @@ _PUBLIC_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5}
 class CommanderSettings:
     """Seconds and bytes. `shared_secret` None: agents present the state folder's own worker token.
 
-    `new_key`: a key that is lost or damaged is replaced at this start.
+    `new_key`: a key that is lost or damaged is replaced at this start. `host_named`: what named the host.
     """
 
     state: Path
@@ -41,9 +41,10 @@ class CommanderSettings:
     max_no_progress: int = 5
     new_key: bool = False
     allow_network_state: bool = False
+    host_named: str = "RELAY_HOST"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "host", plain_host(self.host))
+        object.__setattr__(self, "host", plain_host(self.host, self.host_named))
 
     @classmethod
     def from_env(
@@ -83,6 +84,7 @@ class CommanderSettings:
             max_no_progress=env.integer("RELAY_MAX_NO_PROGRESS", 5, 0, 1000),
             new_key=new_key,
             allow_network_state=env.flag("RELAY_ALLOW_NETWORK_STATE", False),
+            host_named="--host" if host else "RELAY_HOST",
         )
 
     @property
@@ -100,17 +102,17 @@ class CommanderSettings:
         if self.loopback:
             return
         if self.shared_secret is None:
-            raise usage("RELAY_HOST", f"{self.host} can be reached from outside", "set RELAY_SHARED_SECRET first")
+            raise usage(self.host_named, f"{self.host} can be reached from outside", "set RELAY_SHARED_SECRET first")
         if not self.tls_proxy:
             hint = "put a proxy that does TLS in front and say so with RELAY_TLS_PROXY=1, or bind 127.0.0.1"
-            raise usage("RELAY_HOST", f"{self.host} would carry tokens in the clear", hint)
+            raise usage(self.host_named, f"{self.host} would carry tokens in the clear", hint)
 
 
 def usage(name: str, what: str, hint: str) -> RelayError:
     return RelayError("bad_setting", f"{name}: {what}", hint, exit_code=Exit.USAGE)
 
 
-def plain_host(given: str) -> str:
+def plain_host(given: str, named: str = "RELAY_HOST") -> str:
     """An address or a name to listen on in its one form: `[::1]` as ::1, `127.1` as 127.0.0.1, names in lower case.
 
     RelayError where it is none.
@@ -138,8 +140,9 @@ def plain_host(given: str) -> str:
         or not all(_LABEL.match(part) for part in name.split("."))
         or _SHORT_IPV4.match(name)
     ):
-        hint = "give an address such as 127.0.0.1 or ::1, or a name; the port goes into PORT"
-        raise usage("RELAY_HOST", f"{given[:80]!a} is no address to listen on", hint)
+        port = "PORT" if named == "RELAY_HOST" else "--port"
+        hint = f"give an address such as 127.0.0.1 or ::1, or a name; the port goes into {port}"
+        raise usage(named, f"{given[:80]!a} is no address to listen on", hint)
     return name
 
 

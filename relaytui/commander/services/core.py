@@ -105,7 +105,8 @@ class Core:
         history.set_meta(tx, "key_id", self._key_id)
         if before is not None:
             message = "the state folder's key is another one: give pods the new worker token (relay-tui token worker)"
-            log.warning("%s", message)
+            if not self._key_made:  # on the operator's word: whoever asked for it says so
+                log.warning("%s", message)
             history.add_event(tx, self.clock.wall(), "key.changed", endings.COMMANDER, message)
 
     def _knows_no_older_key(self, tx: Tx, generation: str) -> bool:
