@@ -15,6 +15,7 @@ from relaytui.commander.http.outbox import Outbox
 from relaytui.commander.http.ws_agent import REPLACED
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.store import runs
+from relaytui.wire.ids import shown
 
 
 @pytest.fixture
@@ -453,7 +454,8 @@ async def test_a_row_of_the_same_name_that_holds_a_run_stays(kit: Kit) -> None:
     await until(lambda: not kit.commander.core.workers.is_connected("one"))
     here = [await kit.agent("pod", "two"), await kit.agent("pod", "three")]
     rows = (await kit.get("/api/workers"))[1]["workers"]
-    assert sorted(row["incarnation"] for row in rows) == ["one", "three", "two"]
+    assert {row["incarnation"] for row in rows} == {shown("one"), shown("three"), shown("two")}
+    assert len(rows) == 3
     assert not any(agent.ws.closed for agent in here)
 
 
@@ -463,9 +465,9 @@ async def test_an_agent_that_comes_back_is_one_row(kit: Kit) -> None:
     await first.close()
     await feed.until(lambda m: m["type"] == "worker" and m["worker"]["status"] == "offline")
     await kit.agent("pod", "two")
-    await feed.until(lambda m: m["type"] == "worker_gone" and m["incarnation"] == "one")
+    await feed.until(lambda m: m["type"] == "worker_gone" and m["incarnation"] == shown("one"))
     rows = (await kit.get("/api/workers"))[1]["workers"]
-    assert [row["incarnation"] for row in rows] == ["two"]
+    assert [row["incarnation"] for row in rows] == [shown("two")]
 
 
 LATE = {

@@ -28,6 +28,7 @@ from relaytui.commander.store.filesystem import file_system
 from relaytui.dashboard.session import Opened, Session
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.files import private_folder
+from relaytui.wire.ids import shown
 
 
 def settings(state: Path, **more: object) -> CommanderSettings:
@@ -334,7 +335,7 @@ async def test_forgotten_workers_go_and_holders_stay(tmp_path: Path) -> None:
         await kit.commander.core.workers.tidy()
         names = [row["worker"] for row in (await kit.get("/api/workers"))[1]["workers"]]
         assert names == ["holder"]
-        assert (await feed.until(lambda m: m["type"] == "worker_gone"))["incarnation"] == "gone-1"
+        assert (await feed.until(lambda m: m["type"] == "worker_gone"))["incarnation"] == shown("gone-1")
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------

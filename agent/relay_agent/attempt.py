@@ -49,6 +49,7 @@ from relay_agent.watchdog.watch import Watchdog
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
+from relaytui.wire.ids import shown
 from relaytui.wire.messages import Order, Refused
 from relaytui.wire.status import Outcome
 from relaytui.wire.text import clean
@@ -163,9 +164,8 @@ class Attempt:
         except Cancelled:
             return Verdict.before_start(self._stop, 0)
         base = resume.name if resume else None
-        claimed = Claim(
-            self.epoch, self._settings.worker_id, self._incarnation, base, self._launch.digest, self._clock.wall()
-        )
+        holder, who = self._settings.worker_id, shown(self._incarnation)
+        claimed = Claim(self.epoch, holder, who, base, self._launch.digest, self._clock.wall())
         await asyncio.to_thread(claim, self._folder, claimed)
         resume = await beginning.salvage(resume)
         step, name = (resume.step, resume.name) if resume else (0, None)

@@ -8,12 +8,13 @@ from itertools import takewhile
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.rescue import rescue
-from relay_agent.checkpoints.resume import Remains, Resume, choose, remains
+from relay_agent.checkpoints.resume import Remains, Resume, choose, is_another, is_passed_over, of_name, remains
 from relay_agent.checkpoints.rollback import spoilt_last
 from relay_agent.checkpoints.salvage import Salvage, Told
-from relay_agent.checkpoints.tree import Cancelled
+from relay_agent.checkpoints.tree import Cancelled, Torn
 from relay_agent.config import Settings
 from relay_agent.process import say
+from relay_agent.spoilt_claims import set_aside
 from relay_agent.stop import Stop
 from relay_agent.taking import checkpoint_dir, kinds_of
 from relay_agent.telling import Teller
@@ -58,13 +59,20 @@ class Beginning:
         """What to resume from, said aloud. RelayError where checkpoints are missing or damaged and nobody said what to
         do then: a run that has saved does not quietly go back further than it must, least of all to the beginning.
         Cancelled where somebody has no time for it."""
+        for words in await asyncio.to_thread(set_aside, self._folder, self._tenure.lease.epoch):
+            self._tell.event("claim.damaged", words)
+            say(words)
         resume = await self._choose()
         if self._anew:
             return None
         left = await asyncio.to_thread(remains, self._folder)
         newest = self._newest.name if self._newest is not None and not self._is_behind(resume) else None
         lost = ""
-        if newest is not None and not self._has(newest):
+        if newest is not None and (lost := await asyncio.to_thread(self._of_another, newest)):
+            self._tell.event("checkpoint.missing", lost, {"name": newest})
+        elif newest is not None and self._has(newest):
+            resume = await self._named(newest, resume)
+        if newest is not None and not lost and not self._has(newest):
             damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
             if not damage:
                 lost = f"{newest} is not on this volume"
@@ -197,6 +205,31 @@ class Beginning:
     def _has(self, name: str) -> bool:
         """Whole, for all that was found."""
         return name not in self._bad and (self._folder.ckpt / name / "manifest.json").is_file()
+
+    def _of_another(self, name: str) -> str:
+        """What is wrong with a checkpoint here that only has the name of the one that the commander knows. Blocking."""
+        assert self._newest is not None
+        path = self._folder.ckpt / name
+        if name in self._bad or not is_another(path, self._settings.run_id, self._newest.manifest):
+            return ""
+        return f"the {name} on this volume is another one than that of epoch {self._newest.epoch}, which is missing"
+
+    async def _named(self, name: str, resume: Resume | None) -> Resume | None:
+        """The newest that the commander knows of is here: that one, where the claims lead past it and nobody noted why.
+        They may tell of an attempt that saved nothing, or be damaged."""
+        known = resume is not None and resume.name == name
+        if known or self._healthy or not await asyncio.to_thread(is_passed_over, self._folder, name):
+            return resume
+        try:
+            found = await asyncio.to_thread(of_name, self._folder, name, self._stop.unless_asked)
+        except Torn as torn:
+            self._bad[name] = f"{torn.reason}; it stays in {self._folder.ckpt / name}"
+            return resume
+        beyond = f"those here lead to {resume.name}" if resume is not None else "those here lead to none"
+        words = f"{name} is the newest that the commander knows, whatever the claims say: {beyond}"
+        self._tell.event("resume.named", words, {"name": name})
+        say(words)
+        return found
 
     def _passed_over(self, name: str, reason: str) -> None:
         """Called in a thread."""

@@ -23,11 +23,14 @@ from relay_agent.checkpoints.disk import (
     sync_folder,
     write_new,
 )
+from relay_agent.claims import Claim as Claim
+from relay_agent.claims import Spoilt, decode, encode
 from relay_agent.process import say
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.ids import Epoch, Id, is_id
+from relaytui.wire.ids import is_id
 
-_CLAIM = re.compile(r"([0-9]{8,16})\.json\Z")
+CLAIM_NAME = re.compile(r"([0-9]{8,16})\.json(\.damaged(?:\.[0-9]{1,6})?)?\Z")
+"""The second: set aside. It says nothing any more, and its epoch was claimed all the same."""
 _EPOCH = re.compile(r"e([0-9]{8,16})\Z")
 _MAX_CLAIM = 64 << 10
 PROBES = 5
@@ -102,17 +105,6 @@ class RunFolder:
 
     def log(self, epoch: int) -> Path:
         return self.logs / f"e{epoch:08d}.log"
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """One epoch's claim. `base` names the checkpoint it resumes from, None for a cold start."""
-
-    epoch: Epoch
-    worker: str
-    incarnation: str
-    base: Id | None
-    config_hash: str
-    at: float  # seconds since 1970; shown, never compared
 
 
 def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
@@ -208,7 +200,7 @@ def _try_writing(disk: Disk, path: Path) -> None:
 def claimed_epochs(run: RunFolder) -> list[int]:
     """Epochs that were ever claimed, ascending. A claim counts by its name even where its content was lost; but what no
     commander can have granted does not: everybody on the volume can make a file with a name."""
-    epochs = sorted({int(match[1]) for name in names(run.claims) if (match := _CLAIM.match(name))} - {0})
+    epochs = sorted({int(match[1]) for name in names(run.claims) if (match := CLAIM_NAME.match(name))} - {0})
     possible = [epoch for epoch in epochs if epoch <= MAX_EPOCH]
     known = next((epoch for epoch in reversed(possible) if read_claim(run, epoch) is not None), 0)
     believed = [epoch for epoch in possible if epoch <= known + MAX_JUMP]
@@ -242,11 +234,15 @@ def _epoch_roots(run: RunFolder) -> tuple[Path, Path]:
 def read_claim(run: RunFolder, epoch: int) -> Claim | None:
     """What that epoch's claim says; None where there is none that reads."""
     try:
-        with folder(run.claims) as fd:
-            claim = msgspec.json.decode(read_file(fd, _claim_name(epoch), _MAX_CLAIM), type=Claim)
-    except (OSError, msgspec.DecodeError, RecursionError):
+        return check_claim(run, epoch)
+    except (OSError, Spoilt):
         return None
-    return claim if claim.epoch == epoch else None
+
+
+def check_claim(run: RunFolder, epoch: int) -> Claim:
+    """As `read_claim`; OSError, Spoilt where there is none."""
+    with folder(run.claims) as fd:
+        return decode(read_file(fd, _claim_name(epoch), _MAX_CLAIM), run.run_id, epoch)
 
 
 def claim(run: RunFolder, claim: Claim, disk: Disk = SYSTEM) -> None:
@@ -259,9 +255,11 @@ def claim(run: RunFolder, claim: Claim, disk: Disk = SYSTEM) -> None:
     highest = highest_claim(run)
     if highest > claim.epoch:
         raise _taken(f"epoch {claim.epoch} of run {run.run_id} is over: the volume has a claim of epoch {highest}")
+    if claim.epoch in claimed_epochs(run):  # one that was set aside leaves its name free
+        raise _taken(f"epoch {claim.epoch} of run {run.run_id} is claimed already")
     name = _claim_name(claim.epoch)
     temporary = f".{name}.{claim.incarnation[:64]}.{os.getpid()}.tmp"
-    data = msgspec.json.encode(claim) + b"\n"
+    data = encode(claim, run.run_id)
     with folder(run.claims) as fd:
         with suppress(FileNotFoundError):
             disk.unlink(temporary, dir_fd=fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Annotated
 
@@ -26,3 +27,9 @@ def is_id(text: str) -> bool:
 def step_name(step: int, epoch: int | None = None) -> str:
     """Name of a published checkpoint, `step_00000500`, or `step_00000500.e00000003` beside an earlier one."""
     return f"step_{step:08d}" if epoch is None else f"step_{step:08d}.e{epoch:08d}"
+
+
+def shown(incarnation: str) -> str:
+    """What others may see of an incarnation, and what names it on the volume and in the API. The value itself is its
+    agent's and its commander's alone: who can say it is the holder of what it holds."""
+    return hashlib.sha256(b"relay incarnation " + incarnation.encode()).hexdigest()[:16]

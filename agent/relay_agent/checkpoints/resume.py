@@ -13,7 +13,7 @@ from pathlib import Path
 from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.disk import SYSTEM, Disk, names
 from relay_agent.checkpoints.line import survey
-from relay_agent.checkpoints.manifest import NAME, Torn, verify
+from relay_agent.checkpoints.manifest import NAME, Torn, read, verify
 from relay_agent.checkpoints.rollback import is_beyond, notes
 from relay_agent.checkpoints.tree import Check, Unreadable, never
 from relay_agent.volume import RunFolder
@@ -86,6 +86,28 @@ def choose(
     if unreadable:
         raise OSError(errno.EIO, "no checkpoint of the run can be read", str(run.ckpt / unreadable[0]))
     return None
+
+
+def is_passed_over(run: RunFolder, name: str) -> bool:
+    """Whether a published checkpoint is off the line and no note says that the loss was bad by then. Blocking."""
+    order = survey(run)
+    beside = next((sealed for sealed in order.orphans if sealed.name == name), None)
+    return beside is not None and not is_beyond(notes(run), beside.manifest)
+
+
+def of_name(run: RunFolder, name: str, check: Check = never) -> Resume:
+    """The published checkpoint of that name, every byte of it read; Torn where it is not whole. Blocking."""
+    manifest = verify(run.ckpt / name, run.run_id, check)
+    well = name if manifest.healthy else None
+    return Resume(run.ckpt / name, name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well)
+
+
+def is_another(path: Path, run_id: str, manifest: str) -> bool:
+    """Whether a checkpoint lies in `path` that is not the one whose manifest has that hash. Not where none reads."""
+    try:
+        return bool(manifest) and read(path, run_id).sha256 != manifest
+    except Torn:
+        return False
 
 
 @dataclass(frozen=True)

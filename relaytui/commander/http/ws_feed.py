@@ -9,6 +9,7 @@ from typing import TypeVar
 from aiohttp import WSMsgType, web
 
 from relaytui import __version__
+from relaytui.commander.model.records import seen
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.hub import Subscriber
 from relaytui.wire.codec import decode, encode
@@ -95,7 +96,8 @@ class FeedSession:
             run = core.board.runs.get(run_id)
             if run is not None:
                 subscriber.offer(encode(RunChanged(now=core.clock.wall(), run=core.board.run_row(run))))
-        for number, name in enumerate(core.board.workers.keys() - {row.incarnation for row in first.workers}):
+        sent = {row.incarnation for row in first.workers}
+        for number, name in enumerate([name for name in core.board.workers if seen(name) not in sent]):
             await _turn(subscriber, number)
             worker = core.board.workers.get(name)
             if worker is not None:

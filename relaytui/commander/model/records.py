@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from relaytui.wire.ids import shown
 from relaytui.wire.status import OrderKind, Outcome
 
 ORIGINALS = "http-"
 """Begins the incarnations of workers of the original protocol: made of their names, so no agent may say one."""
+
+
+def seen(incarnation: str) -> str:
+    """As others may see it."""
+    return incarnation if incarnation.startswith(ORIGINALS) else shown(incarnation)
 
 
 class Attempt(Struct, frozen=True):

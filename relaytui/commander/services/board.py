@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from relaytui.commander.model.lease import Lease, LeaseState
-from relaytui.commander.model.records import ORIGINALS, Attempt, Worker
+from relaytui.commander.model.records import ORIGINALS, Attempt, Worker, seen
 from relaytui.commander.model.run import Run
 from relaytui.commander.store.telemetry import Last
 from relaytui.wire.clock import Clock
@@ -173,7 +173,7 @@ class Board:
             updated_at=run.updated_at,
             message=run.message,
             holder=lease.worker if held and lease is not None else None,
-            incarnation=lease.incarnation if held and lease is not None else None,
+            incarnation=seen(lease.incarnation) if held and lease is not None else None,
             lease_expires_at=self._clock.wall() + view.expires - self._clock.boot() if held else None,
             lease_seconds=lease.length if lease is not None else 0.0,
             draining_since=run.draining_since,
@@ -200,7 +200,7 @@ class Board:
         run = self.runs[run_id] if run_id is not None else None
         return WorkerRow(
             worker=worker.worker,
-            incarnation=worker.incarnation,
+            incarnation=seen(worker.incarnation),
             status=self._worker_status(view, run),
             seen_at=self._clock.wall() if view.connected else view.seen_at,
             connected_at=worker.connected_at,

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from relaytui.commander.model.records import seen
 from relaytui.commander.services.board import Board
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import encode
@@ -180,7 +181,7 @@ class Hub:
 
     def worker_gone(self, incarnation: str) -> None:
         self._sent.pop(("worker", incarnation), None)
-        self._broadcast(WorkerGone(incarnation))
+        self._broadcast(WorkerGone(seen(incarnation)))
 
     def _broadcast(self, message: ServerFeed) -> None:
         if self._subscribers:
