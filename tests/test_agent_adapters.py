@@ -28,11 +28,12 @@ if kind == "megatron" and "--load" in flags:
 if kind == "single_file" and sys.argv[4:] == ["--init_from=resume"]:
     at = pickle.loads(zipfile.ZipFile(out / "ckpt.pt").read("ckpt/data.pkl"))["iter_num"]
 save = {{"hf_trainer": hf_trainer.save, "megatron": megatron.save, "single_file": single_file.save}}[kind]
+more = {{"total": total}} if kind == "hf_trainer" else {{}}
 print("resumed at", at, "from", repr(os.environ["RELAY_RESUME_FROM"]), flush=True)
 for step in range(at + 1, total + 1):
     print(f"step {{step}}/{{total}} loss 1.0", flush=True)
     if step % 10 == 0:
-        for number, _ in enumerate(save(out, step)):
+        for number, _ in enumerate(save(out, step, **more)):
             if step == dies and number == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.8)  # until the next save

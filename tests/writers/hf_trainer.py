@@ -18,6 +18,7 @@ def save(
     peft: bool = False,
     seed: str = "",
     name: str = "checkpoint-{step}",
+    total: int = 1000,
 ) -> Steps:
     """`ranks` beyond the first write their random state after trainer_state.json: nothing holds the first one up."""
     path = out / name.format(step=step)
@@ -32,7 +33,7 @@ def save(
     yield from in_place(path / "scheduler.pt", torch_zip(seed + " scheduler", size=16))
     first = "rng_state.pth" if ranks == 1 else "rng_state_0.pth"
     yield from in_place(path / first, torch_zip(seed + " rng", size=64))
-    state = {"global_step": step, "max_steps": 1000, "epoch": 0.5, "log_history": [{"step": step, "loss": 0.5}]}
+    state = {"global_step": step, "max_steps": total, "epoch": 0.5, "log_history": [{"step": step, "loss": 0.5}]}
     yield from in_place(path / "trainer_state.json", json.dumps(state, indent=2).encode() + b"\n")
     for rank in reversed(range(1, ranks)):
         yield from in_place(path / f"rng_state_{rank}.pth", torch_zip(f"{seed} rng {rank}", size=64))
