@@ -24,7 +24,7 @@ from relay_agent.journal import Journal
 from relay_agent.last_word import last_word
 from relay_agent.link import Link
 from relay_agent.orders import Orders
-from relay_agent.pod import VERSION, Note, Pod, start_of
+from relay_agent.pod import Pod
 from relay_agent.preempt.departure import Departure
 from relay_agent.preempt.training import Training
 from relay_agent.printed import last_lines
@@ -274,36 +274,9 @@ class Attempt:
         say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")
 
     def _note(self, resume: str | None, resume_step: int) -> Path | None:
-        """Where a later agent finds this attempt; None where the pod's disk does not take it."""
-        lease, folder = self._holding.lease, self._holding.spool.folder
-        if folder is None:
-            return None
-        try:
-            note = Note(
-                version=VERSION,
-                run_id=lease.run_id,
-                mode=self._settings.mode,
-                volume=str(self._folder.root.absolute()),
-                epoch=lease.epoch,
-                token=lease.token,
-                lease_seconds=lease.seconds,
-                config=self._holding.config,
-                incarnation=self._incarnation,
-                digest=self._launch.digest,
-                trainer=self._launch.name,
-                guard=self._holding.guard,
-                grace=self._settings.stop_grace,
-                resume=resume,
-                resume_step=resume_step,
-                pid=os.getpid(),
-                start=start_of(os.getpid()),
-                binding=self._pod.binding(folder),
-            )
-            self._pod.write(folder, note)
-        except OSError as error:
-            say(f"{folder} cannot be written: {error.strerror or error}; no later agent can take this attempt over")
-            return None
-        return folder
+        return self._holding.note(
+            self._pod, self._settings, self._folder, self._launch, self._incarnation, resume, resume_step
+        )
 
     async def _end(self, verdict: Verdict) -> None:
         """The last report, and the wait until it is acknowledged: it frees the run."""

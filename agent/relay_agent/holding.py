@@ -1,16 +1,20 @@
-"""What an attempt starts with: its lease, what the grant said, and where its reports go."""
+"""What an attempt starts with: its lease, what the grant said, where its reports go; and the note that it leaves."""
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay_agent.config import Settings
 from relay_agent.lease import Lease
-from relay_agent.pod import Pod
+from relay_agent.pod import VERSION, Note, Pod, start_of
 from relay_agent.process import say
 from relay_agent.spool import Spool
 from relay_agent.takeover import Found
+from relay_agent.trainer import Launch
+from relay_agent.volume import RunFolder
 from relaytui.wire.messages import CheckpointRef, RunConfig
 
 
@@ -42,3 +46,44 @@ class Holding:
         spool = Spool(lease.run_id, lease.epoch, lease.token, folder, trouble=say)
         guard = pod.mark(lease.run_id, lease.epoch) + secrets.token_hex(8)
         return cls(lease, config, newest, spool, guard, healthy=healthy)
+
+    def note(
+        self,
+        pod: Pod,
+        settings: Settings,
+        run: RunFolder,
+        launch: Launch,
+        incarnation: str,
+        resume: str | None,
+        resume_step: int,
+    ) -> Path | None:
+        """Leave word of the attempt. Where a later agent finds it; None where the pod's disk does not take it."""
+        lease, folder = self.lease, self.spool.folder
+        if folder is None:
+            return None
+        try:
+            note = Note(
+                version=VERSION,
+                run_id=lease.run_id,
+                mode=settings.mode,
+                volume=str(run.root.absolute()),
+                epoch=lease.epoch,
+                token=lease.token,
+                lease_seconds=lease.seconds,
+                config=self.config,
+                incarnation=incarnation,
+                digest=launch.digest,
+                trainer=launch.name,
+                guard=self.guard,
+                grace=settings.stop_grace,
+                resume=resume,
+                resume_step=resume_step,
+                pid=os.getpid(),
+                start=start_of(os.getpid()),
+                binding=pod.binding(folder),
+            )
+            pod.write(folder, note)
+        except OSError as error:
+            say(f"{folder} cannot be written: {error.strerror or error}; no later agent can take this attempt over")
+            return None
+        return folder

@@ -19,6 +19,7 @@ from unittest import mock
 
 import relay_agent.attempt
 import relay_agent.checkpoints.tree
+import relay_agent.holding
 import relay_agent.link
 import relay_agent.pod
 import relay_agent.publisher
@@ -75,7 +76,7 @@ def patched(world: World) -> Iterator[None]:
         (Schema, "migrations", _migrations),
         (relaytui.commander.store.database, "check_tables", lambda db, path, migrations: None),
         (relay_agent.attempt, "Supervised", SimSupervised),
-        (relay_agent.attempt, "start_of", lambda pid: pod().start_of(pid)),
+        (relay_agent.holding, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),
         (relay_agent.pod.Pod, "hold", lambda pod, run_id: True),  # a lock would outlive a simulated death
         (relay_agent.takeover, "_call", lambda folder, guard: (pod().call_guardian(folder), 0)),
