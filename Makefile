@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test faults check bench picture format wheel clean
+.PHONY: help venv demo test test-real faults check bench picture format wheel clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.ready ## build .venv with Relay and the tools to work on it
 
@@ -24,6 +24,16 @@ demo: venv ## real training live: commander, three agents, one killed on the way
 
 test: venv ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-real: venv .venv-real/.ready ## real trainers killed and resumed under the agent: torch, HF, TRL, PEFT, Lightning, …
+	TEST_REAL=1 $(BIN)/python -m pytest tests/real -n 2 $(ARGS)
+
+.venv-real/.ready: tests/real/requirements.txt
+	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
+	@echo "installing the real trainers into .venv-real (once, some minutes, about 2 GB)" >&2
+	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check -r $< 2>.venv-real/pip.log \
+	  || { cat .venv-real/pip.log >&2; exit 1; }
+	@touch $@
 
 faults: venv ## 20,000 simulated worlds of faults, and the bugs planted in them (ARGS="--seeds 1-1000")
 	$(BIN)/python -m tests.faults --bugs
@@ -49,4 +59,4 @@ wheel: venv ## build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## remove what was built
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-real dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

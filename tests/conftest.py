@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from agent_rig import commander, rig
 from cli_kit import served
 
 __all__ = ["commander", "rig", "served"]
+
+collect_ignore = [] if os.environ.get("TEST_REAL") else ["real"]
+"""What needs the real trainers: `make test-real`."""
 
 LONG = (
     "test_simulation", "test_processes", "test_checkpoints_crash", "test_linearizability", "test_crash_points",
