@@ -671,3 +671,15 @@ async def test_the_commands(state: Path, tmp_path: Path) -> None:
         assert refused.returncode == Exit.USAGE, "it is what was asked for that cannot be"
         assert words in refused.stderr
         assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["relay.db", "telemetry.db"])
+def test_the_state_is_no_backup_of_itself(state: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "link").symlink_to(state / name)
+    before = (state / name).read_bytes()
+    for source in (state / name, tmp_path / "link"):
+        with pytest.raises(RelayError, match="is the state itself") as caught:
+            put_back(state, source)
+        assert "relay-tui backup" in caught.value.hint
+    assert (state / name).read_bytes() == before
+    assert sorted(state.glob("relay.db.replaced-*")) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -11,6 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from relaytui.commander.owner import LOCK_FILE, Owner
 from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours
 from relaytui.commander.store.durable import set_aside, sync_folder
 from relaytui.commander.store.filesystem import Probe, file_system, is_unsafe
@@ -21,9 +21,6 @@ from relaytui.wire.files import must_be_plain, private_folder, state_error
 from relaytui.wire.state import ADDRESS_FILE, KEY_BYTES, KEY_FILE, Address, read_address, read_key
 
 log = logging.getLogger(__name__)
-
-LOCK_FILE = "lock"
-
 
 PRIVATE_FILES = (KEY_FILE, ADDRESS_FILE, *(name for schema in (RELAY, TELEMETRY) for name in schema.files))
 
@@ -51,11 +48,12 @@ class StateFolder:
         """
         self.path = path
         self._announced: Address | None = None
+        self._written: tuple[int, ...] = ()
         self.key_made = False
         """Whether the key was made just now: nothing that was granted before can be proven by it."""
         _refuse_network(path, (probe or file_system)(path), allow_network)
         _make(path)
-        self._lock = self._take_lock()
+        self._lock = self._take()
         try:
             for name in PRIVATE_FILES:
                 must_be_plain(path / name)
@@ -69,24 +67,19 @@ class StateFolder:
             raise
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.close()
 
-    def _take_lock(self) -> int:
-        path = self.path / LOCK_FILE
-        must_be_plain(path)
+    def _take(self) -> Owner:
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise state_error(f"{path} cannot be written: {error.strerror}", "see its permissions") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+            return Owner(self.path)
+        except BlockingIOError:
             raise state_error(
                 f"{self.path} belongs to a commander that runs{self._owner()}",
-                "attach to it with relay-tui, stop it first, or name another folder (--state)",
+                "attach to it with `relay-tui`, stop it first, or name another folder (--state)",
             ) from None
-        return lock
+        except OSError as error:
+            path = self.path / LOCK_FILE
+            raise state_error(f"{path} cannot be written: {error.strerror}", "see its permissions") from None
 
     def _owner(self) -> str:
         try:
@@ -134,6 +127,24 @@ class StateFolder:
     def announce(self, address: Address) -> None:
         self._announced = address
         _write_private(self.path / ADDRESS_FILE, encode(address))
+        self._written = self._stamp()
+
+    def look(self) -> RelayError | None:
+        """Whether it is still this commander's: what is wrong where it is not. Where it is and its address is gone or
+        another's, it says it again."""
+        trouble = self._lock.trouble()
+        if trouble is None and self._announced is not None and self._stamp() != self._written:
+            with contextlib.suppress(RelayError):  # a disk that is full; it looks again
+                self.announce(self._announced)
+                log.warning("%s was changed or deleted: it is written again", self.path / ADDRESS_FILE)
+        return trouble
+
+    def _stamp(self) -> tuple[int, ...]:
+        """Of the file with the address, to see whether it was touched."""
+        with contextlib.suppress(OSError):
+            found = (self.path / ADDRESS_FILE).lstat()
+            return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        return ()
 
     def retract(self) -> None:
         # Where the folder was replaced, that of its new owner stays.

@@ -20,6 +20,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 600.0
+FIRST_LOOK = 5.0
+"""Seconds from one look to the next while there is nothing to lose yet: the first backup is made of the first grant."""
 MAX_HISTORY = 200_000
 """Events that are kept: each start reads them all."""
 TRIM_BATCH = 1_000
@@ -44,7 +46,7 @@ class Keeper:
             with contextlib.suppress(RelayError):  # a disk that takes no event either: the next look says it again
                 await self.backup_if_due()
                 await self.trim()
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(LOOK_EVERY if self._core.board.runs else FIRST_LOOK)
 
     async def backup_if_due(self) -> None:
         """Makes one where the newest is older than a day and there is something to lose; a failure is said once."""

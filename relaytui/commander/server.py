@@ -55,6 +55,7 @@ class Commander:
         self._stack = AsyncExitStack()
         self._stopping = False
         self._presence = Presence(())
+        self._folder: StateFolder | None = None
         self.lost = asyncio.Event()
         """Set where it cannot go on; `trouble` says why. Whoever started it stops it then."""
         self.trouble: RelayError | None = None
@@ -92,6 +93,7 @@ class Commander:
             address = Address(self.url, os.getpid(), __version__, self.clock.wall())
             await asyncio.to_thread(folder.announce, address)
             stack.callback(folder.retract)
+            self._folder = folder
             self._keeper = keeper = Keeper(core, folder.path)
             stack.push_async_callback(keeper.leave, asyncio.create_task(keeper.run()))
             self._core = core
@@ -155,8 +157,11 @@ class Commander:
         await core.relay.run(started)
 
     def look(self) -> None:
-        """Whether the databases are still there; where not, `lost` is set."""
-        if self.lost.is_set() or (trouble := self._presence.trouble()) is None:
+        """Whether the databases are still there and the folder is still its own; where not, `lost` is set."""
+        if self.lost.is_set():
+            return
+        trouble = self._presence.trouble() or (self._folder.look() if self._folder is not None else None)
+        if trouble is None:
             return
         log.critical("%s", trouble)
         self.trouble = trouble

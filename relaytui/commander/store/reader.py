@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +14,10 @@ from relaytui.commander.model.records import Attempt
 from relaytui.commander.store import checkpoints, history, telemetry
 from relaytui.commander.store.attempts import BY_RUN
 from relaytui.commander.store.columns import record, select
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.rows import CheckpointRow, EventRow
+
+log = logging.getLogger(__name__)
 
 
 class StoredFrame:
@@ -105,4 +110,12 @@ async def _connect(path: Path) -> aiosqlite.Connection:
 
 
 async def _all(db: aiosqlite.Connection, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in await db.execute_fetchall(query, values)]
+    """RelayError (`storage`, 503) where the file does not give them."""
+    try:
+        return [tuple(row) for row in await db.execute_fetchall(query, values)]
+    except sqlite3.Error as error:
+        log.error("what was asked for cannot be read: %s", error)
+        raise RelayError(
+            "storage", f"the commander's disk did not give it: {error}", "see the disk of the commander",
+            exit_code=Exit.STATE, status=503,
+        ) from None  # fmt: skip

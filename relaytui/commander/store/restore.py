@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from relaytui.commander.store import history
 from relaytui.commander.store.backup import copy_whole
-from relaytui.commander.store.database import NEWER, RELAY, SIDE_FILES, open_database
+from relaytui.commander.store.database import NEWER, RELAY, SIDE_FILES, TELEMETRY, open_database
 from relaytui.commander.store.durable import stamp, sync_file, sync_folder
 from relaytui.commander.store.errors import of_sqlite, unusable
 from relaytui.commander.store.kept import backups
@@ -56,6 +56,7 @@ def restore(state: Path, source: Path, at: float, *, actor: str = "operator") ->
 
     RelayError where it is no whole backup; nothing has changed then.
     """
+    _refuse_live(state, source)
     finish(state)
     work = state / f".{RELAY.file}.restore"
     _remove(work)
@@ -75,6 +76,18 @@ def restore(state: Path, source: Path, at: float, *, actor: str = "operator") ->
     finally:
         _remove(work)
     return Restored(finish(state), floor)
+
+
+def _refuse_live(state: Path, source: Path) -> None:
+    """The state is no backup of itself: whoever names it means another file."""
+    for schema in (RELAY, TELEMETRY):
+        with contextlib.suppress(OSError):
+            if source.samefile(state / schema.file):
+                newest = next(iter(backups(state)), None)
+                known = f"the newest of this folder is {newest}" if newest else "`relay-tui backup` makes them"
+                raise unusable(
+                    source, "is the state itself, no backup of it", f"nothing has changed; name one ({known})"
+                )
 
 
 def finish(state: Path) -> Path | None:
