@@ -252,3 +252,40 @@ def test_times_of_folders_mean_nothing_on_an_object_store(place: Path) -> None:
     aged(taker.out, 60)
     os.utime(taker.out / "step-5")
     assert taker.steps() == [5]
+
+
+HOSTILE = (
+    b"", b"\0" * 100, b"../../etc/passwd", b"[" * 100_000, b"9" * 5000, b'{"epoch": -1}', b'{"epoch": 1e400}', b"[]",
+    b"null",    b'{"current_step": 99999999999999999999}', b'{"files": ["../x", 5, "/etc/passwd", "a\\u0000b"]}',
+    b'{"files": {"a": 1}}',    b'{"files": ["' + b"a/" * 4000 + b'"]}', b'{"files": [' + b'"x",' * 200_000 + b'"x"]}', b"\xff\xfe{}",
+    b'{"commit_timestamp_nsecs": "now"}', b"global_step" + b"9" * 40, b"\x80\x04\x95" + b"\xff" * 60,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [
+    "checkpoint-5/checkpoint_manifest.json", "latest", "_actor/latest", "lora-state/train_state.json", "last.ckpt",
+    "backup/training_metadata.json", "500/_CHECKPOINT_METADATA", verl.TRACKER, "train/weights/last.pt",
+    "step-5/.metadata",    "checkpoint_5/random_states_0.pkl", "epoch_5/recipe_state.pt", "x.keras",
+])  # fmt: skip
+def test_nothing_that_a_trainer_writes_harms_who_looks(place: Path, name: str) -> None:
+    """Neither an error nor a checkpoint, and no link is followed."""
+    taker = Taker(place)
+    for save in (*DELETED.values(), deepspeed.ppo, accelerate.kohya, small.backup, small.ultralytics):
+        run(save(taker.out, 5))
+    (taker.out / "global_step_5" / "actor" / "model_world_size_999999_rank_7.pt").write_bytes(b"x")
+    (taker.out / "global_step_5" / "actor" / ("model_world_size_" + "9" * 60 + "_rank_7.pt")).write_bytes(b"x")
+    path = taker.out / name
+    path.parent.mkdir(exist_ok=True)
+    for content in HOSTILE:
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+        taker.watch.scan(-9)
+    path.unlink()
+    os.mkfifo(path)
+    taker.watch.scan(-9)
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert name not in {ready.candidate.path for ready in taker.watch.scan(-9)}
+    path.unlink()
+    path.mkdir()
+    taker.watch.scan(-9)
