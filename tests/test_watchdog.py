@@ -284,6 +284,8 @@ def test_of_slow_steps_three_times_is_enough() -> None:
         ("Writing model shards: 100%|██| 1/1", Phase.SAVING),
         ("保存检查点到 out/500", Phase.SAVING),
         ("saving checkpoint to out", Phase.SAVING),
+        ("Epoch 3:  17%|█▊ | 10/57 [00:00<00:00, 72.9it/s, v_num=3, train_loss_step=0.5, val_loss=0.7]", None),
+        ("7/7 ━━━━━━━━ 1s 100ms/step - accuracy: 0.2204 - loss: 2.1663 - val_loss: 2.0", None),
         (" successfully saved checkpoint from iteration     500 to /data/ckpt", None),
         ("step 120/400 loss 2.3 lr 1e-3", None),
         ("GET /health HTTP/1.1 200 OK", None),

@@ -20,7 +20,7 @@ MAX_LENGTH = 2_000
 """Longer lines are samples and dumps."""
 
 _EVALUATES = re.compile(
-    r"(?<![\w./\-])(?:eval(?:uat(?:e|es|ing|ion))?|validat(?:e|es|ing|ion)|val[_ ]loss)(?![\w./\-])"
+    r"(?<![\w./\-])(?:eval(?:uat(?:e|es|ing|ion))?|validat(?:e|es|ing|ion)|val)(?![\w./\-])"
     r"|['\"]eval[_/]|评估|验证|評価|検証",
     re.IGNORECASE,
 )
