@@ -46,6 +46,8 @@ def test_by_the_other_policy_it_ends_and_queued_again_it_goes_on_from_before(rig
     assert healthy["step_00000060"]
     assert not any(well for name, well in healthy.items() if name > "step_00000060"), "from where it began on"
     rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="mended")
-    again = rig.agent(mock("--steps", 65, "--step-seconds", 0.01), worker="pod-b")
+    anew = "export RELAY_RESUME_FROM=; " + mock("--steps", 5, "--step-seconds", 0.01)
+    again = rig.agent(anew, worker="pod-b", COUNTER_RESTARTS="true")
     assert again.wait() == 0, again.says()
     assert rig.run()["attempts"][-1]["started_from"] == "step_00000060"
+    assert "resume.ignored" not in rig.kinds(), "it counts anew, and that was said"
