@@ -137,7 +137,7 @@ class Salvage:
                 elif self._accept:
                     self._orphan(each.epoch, staged, f"the line went on to step {newest} without it")
                 else:
-                    self._orphan(each.epoch, staged, "the run begins anew")
+                    self._orphan(each.epoch, staged, "the run goes on from before it, or anew")
             with suppress(OSError):  # what waits there is looked at again by the next attempt
                 if not any(STEP.match(name) for name in names(each.path)):
                     throw_away(self._run, each.path, self._disk)
