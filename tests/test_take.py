@@ -384,3 +384,15 @@ def test_an_inode_that_changes_by_itself_makes_no_new_save(place: Path) -> None:
     state_file.write_bytes(data)
     os.utime(state_file, ns=(info.st_mtime_ns, info.st_mtime_ns))
     assert taker.steps(60) == []
+
+
+def test_a_note_that_finds_no_room_undoes_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taker = Taker(place)
+    run(hf_trainer.save(taker.out, 5))
+
+    def refuses(*rest: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("relay_agent.checkpoints.output_watch.replace_file", refuses)
+    assert taker.steps() == [5]
+    assert taker.steps(60) == []

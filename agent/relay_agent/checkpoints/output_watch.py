@@ -157,7 +157,8 @@ class OutputWatch:
                 raise
             ready.adapter.learn(view, ready.candidate, self._memory)
         self._seen[ready.candidate.path] = ready.key
-        self._note()
+        with suppress(OSError):  # it is taken; a later agent of this attempt would take it once more
+            self._note()
         return taken
 
     def _look(self, view: View, now: float, exited: int | None) -> list[Ready]:
