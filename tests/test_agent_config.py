@@ -70,6 +70,12 @@ def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:
         ("RUN_ID: a/b", ["RUN_ID", "a/b"]),
         ("RUN_ID: ..", ["RUN_ID"]),
         ("MODE: dpo", ["MODE", "sft or rl", "dpo"]),
+        ("RETRIES: -1", ["RETRIES", "0 is none"]),
+        ("RETRIES: 1.5", ["RETRIES", "a whole number up to 1000"]),
+        ("RETRY_BACKOFF: soon", ["RETRY_BACKOFF", "a plain number of seconds"]),
+        ("RETRY_ON: [crash, oom]", ["RETRY_ON", "should be endings, one or more of", "cuda_oom"]),
+        ("NO_RETRY_ON: completed", ["NO_RETRY_ON", "should be endings"]),
+        ("NO_RETRY_ON: {crash: 1}", ["NO_RETRY_ON", "should be text"]),
         ("HF_DRY_RUN: maybe", ["HF_DRY_RUN", "true or false", "maybe"]),
         ("HF_DRY_RUN: 1", ["HF_DRY_RUN"]),
         ("RELAY_SETTLE_SECONDS: 10m", ["RELAY_SETTLE_SECONDS", "10m", "number of seconds"]),
@@ -129,6 +135,14 @@ def test_an_empty_file_and_one_of_comments_say_nothing(tmp_path: Path, data: byt
     file = tmp_path / "run.yaml"
     file.write_bytes(data)
     assert load(URL, file).run_id == "relay-run"
+
+
+@pytest.mark.parametrize("words", ["cuda_oom, crash", "cuda_oom crash", "[cuda_oom, crash]", "cuda_oom,\n  crash"])
+def test_endings_are_named_in_a_list_or_a_line(tmp_path: Path, words: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"RETRY_ON: {words}\nRETRIES: 0\n")
+    settings = load({**URL, "NO_RETRY_ON": "killed,"}, file)
+    assert (settings.retry_on, settings.no_retry_on, settings.retries) == (("cuda_oom", "crash"), ("killed",), 0)
 
 
 def test_secrets_are_trimmed_and_never_shown(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def event_ink(kind: str) -> str:
         return "bad"
     if word in {"stalled", "diverging", "nonfinite", "rollback", "rolled_back", "stopped"}:
         return "warn"
-    if word in {"forced", "superseded", "preempted", "revoked", "drain", "draining", "denied", "expired"}:
+    if word in {"forced", "superseded", "preempted", "revoked", "drain", "draining", "denied", "expired", "crashed"}:
         return "warn"
     if word in {"completed", "published", "revived", "moving"}:
         return "good"
