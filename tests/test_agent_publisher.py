@@ -13,6 +13,7 @@ import pytest
 from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole_names
 
 from relay_agent import publisher as publisher_module
+from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
@@ -330,3 +331,19 @@ async def test_a_trainer_that_marks_none_is_known_in_the_next_attempt(rig: Rig) 
     rig.clock.now += 5
     await later.look()
     assert rig.told.steps[-1] == 3
+
+
+async def test_a_mark_of_ours_does_not_teach_the_next_attempt_that_the_trainer_marks(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volume was full to the end: the agent marks what is whole for who comes next. If that counted as the
+    trainer's own, none of its later checkpoints, which have none, would be published while it lives."""
+    monkeypatch.setattr(publisher_module, "ROOM_WITHIN", 0.0)
+    refuses(monkeypatch, 1, lambda: OSError(errno.ENOSPC, "No space left on device"))
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1, marker=False)
+    await publisher.finish(0)
+    assert publisher.kept
+    take(rig.run, 2)
+    (done,) = Salvage(rig.run, 2, mine).work().published
+    assert read(done.path).manifest.marks is not True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
-from relay_agent.checkpoints.disk import SYSTEM
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import MARKER, Staged, StagingWatch, saved_at
+from relay_agent.checkpoints.staging import MARKER, Staged, StagingWatch, leave_mark, saved_at
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.measured import Measured
 from relay_agent.mounted import Mounted
@@ -371,10 +369,9 @@ class Publisher:
         self._why = why
 
     async def _mark(self, staged: Path) -> None:
-        """It is whole: say so to the next attempt, that may not know how this one's trainer ended. An empty file takes
-        no room."""
+        """It is whole: say so to the next attempt, that may not know how this one's trainer ended."""
         with suppress(OSError):
-            os.close(await asyncio.to_thread(SYSTEM.create, staged / MARKER))
+            await asyncio.to_thread(leave_mark, staged)
 
     def _trouble(self, kind: str, message: str) -> None:
         if self._clock.boot() >= self._wait_until:

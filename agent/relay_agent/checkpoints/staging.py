@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from relay_agent.checkpoints.disk import folder, names, read_file
+from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manifest, decode
 from relay_agent.checkpoints.tree import Found, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
@@ -225,6 +225,19 @@ def _taken(root: int, name: str, tree: Tree, sealed: Manifest | None) -> Mark | 
         with suppress(OSError, msgspec.DecodeError), folder(name, dir_fd=root) as fd:
             return msgspec.json.decode(read_file(fd, MARKER, MAX_MARK), type=Mark)
     return Mark(sealed.adapter) if sealed and sealed.adapter != STAGING and is_id(sealed.adapter) else None
+
+
+def leave_mark(staged: Path, content: bytes = b"", disk: Disk = SYSTEM) -> None:
+    """An agent's own: it is whole. Without a time, for it says nothing of the trainer, nor of the order of saving; an
+    empty one takes no room. OSError where it is marked already, or the volume refuses."""
+    fd = disk.create(staged / MARKER)
+    try:
+        if content:
+            disk.write(fd, content)
+        disk.set_time(fd, 0)
+        disk.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def saved_at(path: str | Path, *, dir_fd: int | None = None) -> int:

@@ -31,7 +31,7 @@ from relay_agent.checkpoints.disk import (
 )
 from relay_agent.checkpoints.formats import check_files
 from relay_agent.checkpoints.manifest import MANIFEST, SEALING
-from relay_agent.checkpoints.staging import MARKER, OURS, STEP, Mark
+from relay_agent.checkpoints.staging import MARKER, OURS, STEP, Mark, leave_mark
 from relay_agent.checkpoints.tree import Cancelled, Check, Found, Torn, Unsettled, never, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 
@@ -137,7 +137,8 @@ def take(
         _check_taken(place, source, candidate, adapter, deep, check)
         for path in (*reversed(source.folders), "."):
             sync_folder(disk, place / path)
-        _mark(disk, place, Mark(adapter.name, LINK in bringer.ways))
+        leave_mark(place, msgspec.json.encode(Mark(adapter.name, LINK in bringer.ways)), disk)
+        sync_folder(disk, place)
         if atomic:
             disk.rename(place, target)
         else:
@@ -169,15 +170,3 @@ def _check_taken(place: Path, source: Source, candidate: Candidate, adapter: Ada
             raise Unsettled("it changed while it was taken")
         check_files(fd, [file for file in tree.files if file.path not in ours], deep, check)
         adapter.check(fd, tree, deep)
-
-
-def _mark(disk: Disk, place: Path, mark: Mark) -> None:
-    """Without a time: it says nothing of its trainer, nor of the order of saving."""
-    fd = disk.create(place / MARKER)
-    try:
-        disk.write(fd, msgspec.json.encode(mark))
-        disk.set_time(fd, 0)
-        disk.fsync(fd)
-    finally:
-        os.close(fd)
-    sync_folder(disk, place)
