@@ -78,7 +78,12 @@ class Launch:
         save.mkdir(parents=True, exist_ok=True)
         if load.get("layout"):  # the tracker is lacking: slime would start from the beginning without a word
             load["from"] = str(slime_flags.lay_out(self.state / "load", load))
-        wish = {"save": str(save), "load": load, "interval": os.environ.get("SLIME_SAVE_INTERVAL", "")}
+        wish = {
+            "save": str(save),
+            "before": slime_ray.read(save / slime_flags.TRACKER),
+            "load": load,
+            "interval": os.environ.get("SLIME_SAVE_INTERVAL", ""),
+        }
         (self.state / "wish.json").write_text(json.dumps(wish), encoding="utf-8")
         env = dict(os.environ)
         env.update(PYTHONUNBUFFERED="1", RAY_DEDUP_LOGS="0")  # lines that look alike are steps that were made

@@ -4,8 +4,7 @@
 `ray start --head` gets a temporary folder and ports of its own, so that two attempts, or somebody else's Ray, live
 beside each other; its dashboard, which runs whatever it is sent, listens on this machine alone. `ray stop` ends that
 cluster and no other. `ray job submit` puts Relay's flags in place of the script's, waits for the job and gives its true
-exit code: Ray's own client knows only 0 and 1, and may stop following before the end (ray-project/ray#51601). All else
-goes to the real one. Standard library only.
+exit code (`slime_follow.py`). All else goes to the real one. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import select
 import shutil
 import signal
 import socket
@@ -24,17 +22,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import slime_follow
 import slime_tame
 from slime_flags import TRACKER, as_relay_wishes, nothing_left, value_of, without
 from slime_tame import STATE, note, say
 
-LOOK = 1.0
-"""Seconds between two looks at a job that nobody follows any more."""
-GONE_AFTER = 3
-"""Looks in a row at which Ray itself does not answer: then its job is over, too."""
-QUIET = 10
-"""Looks without a word from a client that follows, after the job has ended."""
-SEEN = re.compile(rb"(?:^|[\s\-])(?:rollout|step|perf) \d+: \{")
 OWN_PORTS = ("--port", "--dashboard-port", "--dashboard-agent-listen-port", "--ray-client-server-port")
 
 
@@ -139,70 +131,22 @@ class Shim:
         return self.follow(job, where, noted)
 
     def follow(self, job: str, where: list[str], noted: Path) -> int:
-        """Hand on what it prints until it has ended, whatever the client does meanwhile."""
-        printed, trained, silent = 0, False, 0
-        while True:
-            printed, seen = self.print_on(job, where, printed, noted)
-            trained = trained or seen
-            if code := read(noted):
-                self.print_on(job, where, printed, noted)
-                break
-            status = self.status(job, where)
-            silent = silent + 1 if status is None else 0
-            if status in ("SUCCEEDED", "FAILED", "STOPPED") or silent >= GONE_AFTER:
-                time.sleep(LOOK)  # its driver may be about to leave word
-                code = read(noted) or {"SUCCEEDED": "0", "STOPPED": str(128 + signal.SIGTERM)}.get(status or "", "1")
-                if silent >= GONE_AFTER:
-                    say(f"Ray does not answer any more: job {job} is taken for failed")
-                break
-            time.sleep(LOOK)
-        ended = int(code) if code.isdigit() else 1
-        return self.ended(ended, trained or self.saved(), "")
+        """Hand on what it prints until it has ended."""
+        ray, output = real_ray(self.state), slime_follow.Output()
 
-    def print_on(self, job: str, where: list[str], printed: int, noted: Path) -> tuple[int, bool]:
-        """From byte `printed` on: a client that follows anew begins at the beginning. How far it came, and whether a
-        rollout or a step was told."""
-        argv = [real_ray(self.state), "job", "logs", *where, "--follow", job]
-        at, seen, tail, quiet = 0, False, b"", 0
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as child:
-            assert child.stdout is not None
-            while True:
-                if not select.select([child.stdout], [], [], LOOK)[0]:
-                    quiet = quiet + 1 if read(noted) else 0
-                    if quiet >= QUIET:  # the job is over, and the client has not noticed
-                        child.terminate()
-                        break
-                    continue
-                data = os.read(child.stdout.fileno(), 1 << 16)
-                if not data:
-                    break
-                at += len(data)
-                new = data[max(0, len(data) - (at - printed)) :] if at > printed else b""
-                if new:
-                    sys.stdout.buffer.write(new)
-                    sys.stdout.buffer.flush()
-                    seen = seen or bool(SEEN.search(tail + new))
-                    tail = (tail + new)[-80:]
-        return max(at, printed), seen
+        def status() -> str | None:
+            return slime_follow.status_of([ray, "job", "status", *where, job], job)
 
-    def status(self, job: str, where: list[str]) -> str | None:
-        """None: Ray gives no answer."""
-        argv = [real_ray(self.state), "job", "status", *where, job]
-        try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-        except subprocess.TimeoutExpired:
-            return None
-        said = (done.stdout + done.stderr).decode(errors="replace").replace(job, "").upper()
-        for word, status in (("SUCCEEDED", "SUCCEEDED"), ("FAILED", "FAILED"), ("STOPPED", "STOPPED"),
-                             ("RUNNING", "RUNNING"), ("PENDING", "PENDING")):  # fmt: skip
-            if re.search(rf"\b{word}\b", said):
-                return status
-        return None
+        if self.address():
+            log = self.state / "ray" / "session_latest" / "logs" / f"job-driver-{job}.log"
+            code = slime_follow.own_job(log, noted, noted.with_name("pid." + job), status, output)
+        else:
+            code = slime_follow.others_job([ray, "job", "logs", *where, "--follow", job], status, output)
+        return self.ended(code, output.trained or self.saved(), "")
 
     def saved(self) -> bool:
         """A rollout of this attempt is on the disk: the last one always is."""
-        text = read(Path(self.wish["save"]) / TRACKER)
-        return text.isdigit() and int(text) > (self.wish["load"] or {"rollout": -1})["rollout"]
+        return read(Path(self.wish["save"]) / TRACKER) != self.wish["before"]
 
     def ended(self, code: int, trained: bool, why: str) -> int:
         write(self.state / "result", json.dumps([code, trained, why]))
@@ -224,14 +168,37 @@ def stop_jobs(state: Path) -> bool:
     jobs = sorted(state.glob("job.*"))
     for path in jobs:
         job = path.name.partition(".")[2]
-        if not read(state / ("exit." + job)):
-            say(f"stopping job {job}")
-            argv = [real_ray(state), "job", "stop", *json.loads(read(path)), job]
-            try:
-                subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=2, timeout=20, check=False)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                say(f"job {job} could not be stopped by its id: {error}")
+        if read(state / ("exit." + job)):
+            continue
+        where = json.loads(read(path) or "[]")
+        if _stopped(where, job):
+            say(f"job {job} is being stopped")
+            continue
+        say(f"stopping job {job} by Ray's client")
+        try:
+            argv = [real_ray(state), "job", "stop", *where, job]
+            subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=2, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            say(f"job {job} could not be stopped by its id: {error}")
     return bool(jobs)
+
+
+def _stopped(where: list[str], job: str) -> bool:
+    """By Ray's own HTTP interface: its client takes seconds to load, and a pod that is taken away has few."""
+    from urllib.error import HTTPError
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    if len(where) < 2 or not where[1].startswith("http://"):
+        return False
+    wish = Request(f"{where[1].rstrip('/')}/api/jobs/{job}/stop", method="POST")
+    try:
+        with build_opener(ProxyHandler({})).open(wish, timeout=5.0) as answer:
+            return bool(answer.status == 200)
+    except HTTPError as error:
+        error.close()
+        return False
+    except (OSError, ValueError):
+        return False
 
 
 def result(state: Path) -> Result | None:
@@ -244,6 +211,7 @@ def drive(noted: Path, argv: list[str]) -> int:
     """Run the job's command on Ray's side, and leave word of how it ended."""
     # Ray sends SIGTERM to the whole group: the command decides, and we outlive it.
     signal.signal(signal.SIGTERM, _no_answer)
+    write(noted.with_name("pid" + noted.name[len("exit") :]), str(os.getpid()))
     try:
         code = subprocess.call(argv)
         code = code if code >= 0 else 128 - code

@@ -29,10 +29,10 @@ def job(name):
 
 if words[0] == "start":
     port, folder = value("--dashboard-port"), Path(value("--temp-dir"))
-    folder.mkdir()
+    (folder / "session_latest" / "logs").mkdir(parents=True)
     daemon = [sys.executable, "-c", "import time; time.sleep(600)", "raylet"]
     child = subprocess.Popen(daemon, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (home / ("cluster-" + port)).write_text(str(child.pid))
+    (home / ("cluster-" + port)).write_text(str(folder))
     sys.exit(0)
 if words[0] == "stop":
     sys.exit("every Ray on this machine would end")
@@ -43,6 +43,8 @@ if words[1] == "submit":
     assert "--no-wait" in words, words
     folder = job(value("--submission-id"))
     folder.mkdir()
+    logs = Path((home / ("cluster-" + port)).read_text()) / "session_latest" / "logs"
+    (folder / "log").symlink_to(logs / ("job-driver-" + value("--submission-id") + ".log"))
     command = words[words.index("--") + 1:]
     runner = [sys.executable, __file__, "run", str(folder), *command]
     subprocess.Popen(runner, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from agent_rig import LAUNCHERS, Rig, eventually
-from slime_kit import Slime
+from slime_kit import BODY, Slime
 
 sys.path.insert(0, str(LAUNCHERS))
 import slime_flags
+import slime_follow
 import slime_ray
 import slime_tame
 
@@ -184,23 +188,42 @@ def test_nor_is_a_script_that_submits_no_job(slime: Slime) -> None:
     assert slime.run(slime.script(text="#!/bin/bash\nexit 4\n"))[0] == 4
 
 
-def test_a_client_that_stops_following_ends_nothing(slime: Slime) -> None:
-    """And what it prints again from the beginning is printed once."""
-    code, output = slime.run(slime.stock, FAKE_FOLLOW_BYTES=150, FAKE_ROLLOUT_SECONDS=0.1)
+def test_somebody_elses_ray_is_followed_by_its_client_alone(slime: Slime) -> None:
+    """And where that stops following, what it prints again from the beginning is printed once."""
+    (slime.ray_home / "logs" / "session_latest" / "logs").mkdir(parents=True)
+    (slime.ray_home / "cluster-8265").write_text(str(slime.ray_home / "logs"))
+    script = slime.script(text="".join(line for line in BODY.splitlines(True) if "ray start" not in line))
+    code, output = slime.run(script, FAKE_FOLLOW_BYTES=150, FAKE_ROLLOUT_SECONDS=0.1)
     assert code == 0, output
     assert re.findall(r"- rollout (\d+)", output) == ["0", "1", "2", "3", "4"]
     assert output.count("flags ") == 1
+    assert "--address http://127.0.0.1:8265" in slime.calls("job submit")[0]
+    assert not slime.calls("start")
+    assert slime.run(script)[0] == 81, "what was saved before is not what this one made"
+    failed = slime.run(script, RELAY_OUTPUT_DIR=slime.root / "other", FAKE_CRASH_AT=1, FAKE_EXIT=7)
+    assert failed[0] == 1, "that is all that it tells"
 
 
-def test_a_job_whose_ray_is_gone_has_failed(slime: Slime) -> None:
+def test_a_job_that_was_killed_has_failed(slime: Slime) -> None:
     process = slime.start(slime.stock, FAKE_ROLLOUT_SECONDS=30)
     eventually(lambda: list(slime.ray_home.glob("job-*/pid")), "a job that runs")
     (folder,) = slime.ray_home.glob("job-*")
-    for path in slime.ray_home.glob("cluster-*"):
-        path.unlink()
+    eventually(lambda: (folder / "log").exists() and "flags" in (folder / "log").read_text(), "its first line")
     os.killpg(int((folder / "pid").read_text()), signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1, output
+    assert process.returncode == 137, output
+    assert "the job's driver was killed" in output
+
+
+@pytest.mark.parametrize(("said", "code"), [([None] * 3, 1), (["PENDING", "FAILED"], 1), (["STOPPED"], 143)])
+def test_a_job_that_never_begins_has_failed(
+    slime: Slime, monkeypatch: pytest.MonkeyPatch, said: list[str | None], code: int
+) -> None:
+    monkeypatch.setattr(slime_follow, "ASK", -1.0)
+    nothing = slime.root / "nothing"
+    answers = iter(said)
+    ended = slime_follow.own_job(nothing, nothing, nothing, lambda: next(answers), slime_follow.Output())
+    assert ended == code
 
 
 def test_sigterm_stops_the_job_by_its_id_and_leaves_nothing(slime: Slime) -> None:
@@ -213,6 +236,31 @@ def test_sigterm_stops_the_job_by_its_id_and_leaves_nothing(slime: Slime) -> Non
     (submit,) = slime.calls("job submit")
     assert stop.split()[-1] in submit
     assert not slime.left()
+
+
+def test_a_job_is_stopped_without_the_client_where_ray_answers(tmp_path: Path) -> None:
+    """The client takes seconds to load, and a pod that is taken away has few."""
+    asked: list[str] = []
+
+    class Ray(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Ray) as server:
+        where = ["--address", f"http://127.0.0.1:{server.server_address[1]}"]
+        (tmp_path / "job.relay-run-1").write_text(json.dumps(where))
+        (tmp_path / "job.relay-run-0").write_text(json.dumps(where))
+        (tmp_path / "exit.relay-run-0").write_text("0")
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert slime_ray.stop_jobs(tmp_path)
+        thread.join()
+    assert asked == ["/api/jobs/relay-run-1/stop"], "and none that has ended"
 
 
 def test_sigterm_before_there_is_a_job(slime: Slime) -> None:
