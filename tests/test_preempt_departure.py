@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from commander_kit import FakeClock
-from preempt_kit import settings, virtually
+from preempt_kit import serving, settings, virtually
 
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.departure import HEED, Departure, grace_of
+from relay_agent.preempt.metadata import Metadata
 from relay_agent.preempt.notice import Notice
 from relay_agent.preempt.places import PLACES
 from relay_agent.preempt.plan import Act, kill_margin, leave_margin, plan
@@ -144,6 +145,29 @@ def test_the_trainer_is_killed_first_and_the_agent_ends_before_its_pod(grace: fl
     assert kill_margin(grace) >= leave_margin(grace) >= 0
     assert grace - kill_margin(grace) >= 0.6 * grace
     assert kill_margin(30) == 5.0, "before torchrun's own 30 s are over"
+
+
+def test_where_nothing_says_which_cloud_it_is_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(self: Metadata, *args: object, **more: object) -> None:
+        pytest.fail("a question left the pod")
+
+    monkeypatch.setattr(Metadata, "ask", asked)
+    for variables in ({}, {"PREEMPT": "none"}, {"AWS_REGION": "eu-west-1"}):
+        scene = Scene(tmp_path, Clues(variables), PREEMPT=variables.get("PREEMPT", "auto"))
+        virtually(scene.clock, scene.departure.watch)  # it ends at once
+
+
+async def test_whoever_is_asked_is_asked_until_the_agent_ends(tmp_path: Path) -> None:
+    async with serving() as service:
+        service.answers["/latest/api/token"] = "a-token"
+        departure = Departure(settings(tmp_path, PREEMPT="aws", PREEMPT_URL=service.url), FakeClock(), Stop)
+        watching = asyncio.create_task(departure.watch())
+        while len(service.asked) < 3:
+            await asyncio.sleep(0.01)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        departure.close()
+    assert service.paths()[0] == "PUT /latest/api/token"
 
 
 # -- enough time -------------------------------------------------------------------------------------------------
