@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from relay_agent.health import Health
+from relay_agent.lane import Mark
 from relay_agent.output import Lines, Lot
 from relay_agent.progress import Progress, Told
 from relay_agent.reading.sight import Sight
-from relay_agent.lane import Mark
 from relay_agent.watchdog.diverging import Bad, LossTrend
 from relaytui.wire.clock import Clock
-from relaytui.wire.numbers import pack_all
+from relaytui.wire.numbers import Number, pack_all
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 
 LINES_A_REPORT = 500
@@ -184,7 +185,8 @@ class Follower:
             self._told.setdefault(told.step, {}).update(told.metrics)
             if len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
-        metrics = pack_all(told.metrics)
+        finite_ones = all(map(math.isfinite, told.metrics.values()))
+        metrics = cast(dict[str, Number], told.metrics) if finite_ones else pack_all(told.metrics)
         finite = rate if rate is not None and math.isfinite(rate) else None
         self._report(Step(self._clock.wall(), told.step, told.total, metrics, finite))
 
@@ -196,11 +198,19 @@ def _same(one: float | None, other: float) -> bool:
 
 def _portions(lines: list[str]) -> Iterator[list[str]]:
     """Lines in lots that are small enough for one report."""
+    for start in range(0, len(lines), LINES_A_REPORT):
+        lot = lines[start : start + LINES_A_REPORT]
+        if sum(map(len, lot)) <= CHARACTERS_A_REPORT:
+            yield lot
+        else:
+            yield from _small(lot)
+
+
+def _small(lines: list[str]) -> Iterator[list[str]]:
     start = characters = 0
     for end, line in enumerate(lines):
-        if end > start and (end - start >= LINES_A_REPORT or characters + len(line) > CHARACTERS_A_REPORT):
+        if end > start and characters + len(line) > CHARACTERS_A_REPORT:
             yield lines[start:end]
             start, characters = end, 0
         characters += len(line)
-    if start < len(lines):
-        yield lines[start:]
+    yield lines[start:]

@@ -22,6 +22,7 @@ from tests.bench import (
     line,
     memory,
     paint,
+    reading,
     renew,
     restart,
     spool,
@@ -31,10 +32,10 @@ from tests.bench.children import BenchError
 from tests.bench.rounds import Bench, Setting, Skipped, machine_state
 from tests.bench.rows import Row, as_object, as_table
 
-BENCHES = {
-    module.BENCH.name: module.BENCH
-    for module in (line, ingest, clean, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood)
-}
+MODULES = (
+    line, reading, ingest, clean, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood,
+)  # fmt: skip
+BENCHES = {module.BENCH.name: module.BENCH for module in MODULES}
 ROUNDS = 5
 
 DESCRIPTION = "Measures Relay's speed and size beside yardsticks, in minutes. Loopback only; it ends all it starts."

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +16,7 @@ import aiohttp
 from relaytui.client.feed import Feed
 from relaytui.client.link import Link, LinkState
 from relaytui.wire.feed import Lines, ServerFeed
+from tests.bench import line_cost
 from tests.bench.children import BenchError, Child, child, module
 from tests.bench.commander_process import Commander, agent, commander
 from tests.bench.rounds import Bench, Figures, Setting, interleave
@@ -60,6 +62,15 @@ class Arrivals:
 
 
 def run(setting: Setting) -> list[Row]:
+    rows = on_the_way(setting) if setting.wants("line.p50", "line.p99") else []
+    if setting.wants("line.cost", "line.cpu"):
+        folder = setting.folder / "cost"
+        folder.mkdir()
+        rows += line_cost.run(replace(setting, folder=folder))
+    return rows
+
+
+def on_the_way(setting: Setting) -> list[Row]:
     with contextlib.ExitStack() as stack:
         serving = stack.enter_context(commander(setting.folder))
         relay = stack.enter_context(child("bare relay", module("bare.relay"), setting.folder))
@@ -155,4 +166,5 @@ async def ended(process: Child) -> None:
         raise process.broken("did not complete its run")
 
 
-BENCH = Bench("line", f"line printed → feed subscriber, at {RATE} lines a second", ("line.p50", "line.p99"), run)
+ROWS = ("line.p50", "line.p99", "line.cost", "line.cpu")
+BENCH = Bench("line", f"line printed → feed subscriber, at {RATE} lines a second; and what a line costs", ROWS, run)

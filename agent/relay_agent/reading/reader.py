@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from relay_agent.reading import bars, mappings, shapes
+from relay_agent.reading.forms import Forms
 from relay_agent.reading.patterns import Pattern
 from relay_agent.reading.prefixes import body
 from relay_agent.reading.sight import MAX_METRICS, MAX_STEP, Epoch, Sight
 from relay_agent.reading.tables import Table
 
+_DIGIT = re.compile(r"\d")
 WAITS = 40
 """Lines and states of bars that metrics wait for the bar that has their step, before they go with the last one."""
 
@@ -21,6 +24,7 @@ class Reader:
         self._start = start
         self._patterns = tuple(patterns)
         self._table = Table()
+        self._forms = Forms()
         self._columns: tuple[str, ...] = ()  # of Ultralytics' rows
         self._epoch: Epoch | None = None  # of lines that count within one
         self._in_epoch = -1  # the last count there
@@ -43,12 +47,9 @@ class Reader:
         for pattern in self._patterns:
             if (sight := pattern.read(text)) is not None:
                 return self._place(sight)
-        table = self._table.begun
-        if not table and not self._awaited and not shapes.worth(text):
-            return None
         if len(text) > shapes.MAX_LENGTH:
             return None
-        sight = self._read(text, table)
+        sight = self._forms.known(text) or self._read(text)
         if sight is None or (nested and sight.bar and sight.within is None and not sight.metrics):
             return self._wait()  # a bar below another one is of something smaller
         return self._place(sight)
@@ -60,7 +61,7 @@ class Reader:
             return None
         return Sight(self._bar[0], self._bar[1], metrics, bar=True)
 
-    def _read(self, text: str, table: bool) -> Sight | None:
+    def _read(self, text: str) -> Sight | None:
         if "poch" in text:
             words = body(text)
             if (epoch := bars.epoch_line(words)) is not None:
@@ -71,11 +72,11 @@ class Reader:
                 return None
         if self._columns and (sight := bars.ultralytics(shapes.plain(text), self._columns)) is not None:
             return sight
-        if (sight := shapes.read(text)) is not None:
+        if (sight := self._forms.read(text)) is not None:
             return sight
-        if table and (sight := self._table.row(body(text))) is not None:
+        if self._table.begun and (sight := self._table.row(body(text))) is not None:
             return sight
-        if ("tep" in text or "ter" in text) and self._table.head(body(text)):
+        if ("tep" in text or "ter" in text) and not _DIGIT.search(text) and self._table.head(body(text)):
             return None
         if "{" in text and (metrics := mappings.evaluation(body(text))) is not None:
             return Sight(None, None, metrics)

@@ -12,8 +12,6 @@ from relay_agent.reading.sight import Sight
 MAX_LENGTH = 4_000
 """Longer lines are samples and dumps."""
 
-FEW = 8
-
 _BLANKS = re.compile(r"\s{2,}")
 _CJK = re.compile(
     r"第\s*(\d+)\s*([/／])\s*(\d+)\s*(?:步|ステップ)|(?:训练|訓練|学習)?(?:轮次|輪次|エポック)\s*[:：]?\s*(?=\d)"
@@ -43,20 +41,36 @@ SHAPES: tuple[tuple[str, Callable[[str], bool], Callable[[str], Sight | None]], 
 in its run.yaml."""
 
 
+WORDS = (
+    "tep", "oss", "{", "poch", "it/s", "s/it", "iter", "Iter", "train-", "reward", "STEP", "LOSS",
+    "步", "轮", "損失", "エポック",
+)  # fmt: skip
+"""One of these stands in every line that says anything."""
+
+
 def worth(text: str) -> bool:
     """Whether a line may say anything; False for nearly all lines."""
-    return (
-        "tep" in text or "oss" in text or "{" in text or "poch" in text or "it/s" in text or "s/it" in text
-        or "iter" in text or "Iter" in text or "train-" in text or "reward" in text or "STEP" in text or "LOSS" in text
-        or (not text.isascii() and ("步" in text or "轮" in text or "損失" in text or "エポック" in text))
-    )  # fmt: skip
+    return any(word in text for word in WORDS)
 
 
 def worthy(lines: Sequence[str]) -> Sequence[str]:
-    """Those that are worth a closer look; fast where there are many and none is."""
-    if len(lines) > FEW and not worth("\n".join(lines)):
+    """Those that are worth a closer look: of many lines, only the words that are in any of them are looked for."""
+    text = "\n".join(lines) if len(lines) > 1 else lines[0] if lines else ""
+    words = [word for word in WORDS if word in text]
+    if not words:
         return ()
-    return [line for line in lines if worth(line)]
+    if len(lines) == 1:
+        return lines
+    if len(words) == 1:
+        (one,) = words
+        return [line for line in lines if one in line]
+    if len(words) == 2:
+        one, two = words
+        return [line for line in lines if one in line or two in line]
+    if len(words) == 3:
+        one, two, three = words
+        return [line for line in lines if one in line or two in line or three in line]
+    return [line for line in lines if any(word in line for word in words)]
 
 
 def read(text: str) -> Sight | None:

@@ -139,5 +139,10 @@ def whole(value: float | None, least: int = 0) -> int | None:
 
 def evaluated(metrics: Mapping[str, float]) -> bool:
     """Whether these, and there are some, tell of an evaluation alone. An epoch tells nothing of its own."""
-    names = [name for name in metrics if name != "epoch"]
-    return bool(names) and all(map(is_evaluated, names))
+    found = False
+    for name in metrics:
+        if name != "epoch":
+            if not is_evaluated(name):
+                return False
+            found = True
+    return found

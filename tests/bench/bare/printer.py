@@ -1,0 +1,37 @@
+"""A trainer that only prints, a write for each line, as Python does unbuffered; it tells what its writes took.
+
+    python -I tests/bench/bare/printer.py COUNT RATE RESULT
+
+Lines of 100 bytes, one in ten a step; RATE lines a second, 0: as fast as they are taken. RESULT gets one JSON object:
+when the first write began (seconds since 1970) and microseconds for a write on average.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+STEP = "step %d loss %.4f lr 0.000300 grad_norm 1.2345 tok/s=18234 and what else there is to say"
+LINE = "2026-03-01 10:00:00,123 INFO worker %d handled a batch in %.3f s and waits for the next one to come"
+
+
+def main(count: int, rate: float, result: str) -> None:
+    lines = [
+        ((LINE if n % 10 else STEP) % (n, 1.0 + n / 7_000)).ljust(99, ".")[:99].encode() + b"\n" for n in range(1, 1001)
+    ]
+    took = 0.0
+    began, start = time.time(), time.monotonic()
+    for n in range(count):
+        if rate:
+            time.sleep(max(0.0, start + n / rate - time.monotonic()))
+        before = time.perf_counter()
+        os.write(1, lines[n % 1000])
+        took += time.perf_counter() - before
+    with open(result, "w") as file:  # noqa: PTH123 - nothing is imported that a trainer would not pay for
+        json.dump({"began": began, "us": took / count * 1e6}, file)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,90 @@
+"""What it costs to print a line under an agent: the trainer, in its write; the agent, in processor time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from tests.bench.children import BenchError, Child
+from tests.bench.commander_process import Commander, agent, commander
+from tests.bench.reading import printer, through
+from tests.bench.rounds import Figures, Setting, interleave
+from tests.bench.rows import Goal, Row, Yardstick, measured
+
+LINES, RATE = 1_000, 200
+SLOW = 10
+"""Lines a second of the trainer whose agent's processor time is measured."""
+SETTLED, SECONDS = 4.0, 15.0
+"""Before that is measured, and for how long."""
+ROUNDS = 3
+PATIENCE = 60.0
+
+
+def run(setting: Setting) -> list[Row]:
+    setting = replace(setting, rounds=min(setting.rounds, ROUNDS))
+    numbers = itertools.count(1)
+    rows: list[Row] = []
+    with commander(setting.folder) as serving:
+        if setting.wants("line.cost"):
+            costs = interleave(
+                {
+                    "cat": lambda: piped(setting.folder),
+                    "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}"),
+                },
+                setting,
+            )
+            bare = Yardstick("into a pipe to cat", costs.of("cat", "us"))
+            rows.append(measured("line.cost", "us", costs.of("relay", "us"), bare, Goal(at_most=10)))
+        if setting.wants("line.cpu"):
+            used = interleave({"relay": lambda: busy(setting.folder, serving, f"cpu-{next(numbers)}")}, setting)
+            rows.append(measured("line.cpu", "% of a core", used.of("relay", "percent"), None, Goal(at_most=1)))
+    return rows
+
+
+def piped(folder: Path) -> Figures:
+    through(folder, ["cat"], quiet=True, count=LINES, rate=RATE)
+    return {"us": cost(folder / "printed.json")}
+
+
+def printed(folder: Path, serving: Commander, run_id: str) -> Figures:
+    result = folder / f"{run_id}.json"
+    with agent(serving, folder, run_id, printer(LINES, RATE, result), RETRIES="0") as process:
+        process.wait(PATIENCE)
+    return {"us": cost(result)}
+
+
+def cost(result: Path) -> float:
+    return float(json.loads(result.read_text())["us"])
+
+
+def busy(folder: Path, serving: Commander, run_id: str) -> Figures:
+    """Of agent and guardian together, while the trainer prints."""
+    count = int(SLOW * (SETTLED + SECONDS + 10))
+    with agent(serving, folder, run_id, printer(count, SLOW, folder / f"{run_id}.json"), RETRIES="0") as process:
+        guardian = first_child(process)
+        time.sleep(SETTLED)
+        before, began = processor(process.pid) + processor(guardian), time.monotonic()
+        time.sleep(SECONDS)
+        used, took = processor(process.pid) + processor(guardian) - before, time.monotonic() - began
+    return {"percent": used / took * 100}
+
+
+def first_child(process: Child) -> int:
+    until = time.monotonic() + PATIENCE
+    while not (children := psutil.Process(process.pid).children()):
+        if time.monotonic() > until:
+            raise BenchError("the agent started no guardian")
+        time.sleep(0.05)
+    return children[0].pid
+
+
+def processor(pid: int) -> float:
+    """Seconds of it used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
