@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoint_kit import ManualClock, mine, names, new_run, take
+from checkpoint_kit import Crash, FaultyDisk, ManualClock, mine, names, new_run, take
 from taking_kit import SETTLE, contents, state
 from writers import hf_trainer, megatron, single_file, staging
 from writers.kit import run, torch_zip
@@ -360,3 +360,23 @@ async def test_what_was_taken_and_not_published_is_its_kinds(tmp_path: Path, mon
 def test_giving_way_is_no_error_anywhere() -> None:
     with ThreadPoolExecutor(1, initializer=gentle.give_way) as pool:
         assert pool.submit(lambda: 5).result() == 5
+
+
+async def test_what_is_put_into_a_lasting_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A pod dies in the middle: the next attempt must not take half a file for one of the trainer's own."""
+    rig = Rig(tmp_path)
+    run(single_file.save(rig.out, 5))
+    await rig.look()
+    resume = choose(rig.run)
+    assert resume is not None
+    whole = (resume.path / "ckpt.pt").read_bytes()
+    counted = FaultyDisk()
+    handing.hand_out(rig.run, 2, resume.path, tmp_path / "counted", disk=counted)
+    for number in range(len(counted.calls)):
+        out = tmp_path / f"out-{number}"
+        with pytest.raises(Crash):
+            handing.hand_out(rig.run, 2, resume.path, out, disk=FaultyDisk(number, half=True))
+        assert not (out / "ckpt.pt").exists() or (out / "ckpt.pt").read_bytes() == whole
+        handed = handing.hand_out(rig.run, 3, resume.path, out)
+        assert (out / "ckpt.pt").read_bytes() == whole, handed
+        assert [path.name for path in out.iterdir()] == ["ckpt.pt"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from relay_agent.checkpoints import adapters
 from relay_agent.checkpoints.adapters.base import Plan, Put, Saved
 from relay_agent.checkpoints.bring import Bringer
-from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, make_folder, names, remove_tree, write_new
+from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, make_folder, names, remove_tree, sync_folder, write_new
 from relay_agent.checkpoints.manifest import OURS, Sealed, read
 from relay_agent.checkpoints.tree import Check, Found, Torn, Unsettled, never, walk
 from relay_agent.volume import RunFolder
@@ -88,7 +88,8 @@ def _lay_out(sealed: Sealed, plan: Plan, layout: Path, check: Check, disk: Disk)
 
 
 def _seed(sealed: Sealed, seeds: tuple[Put, ...], output: Path, check: Check, disk: Disk) -> Iterator[str]:
-    """Puts them there; names those whose place is taken: nothing of the trainer's is ever replaced."""
+    """Puts them there, each whole or not at all, for the folder may outlast this pod; names those whose place is taken:
+    nothing of the trainer's is ever replaced."""
     for put in seeds:
         target = output / put.target
         if os.path.lexists(target):
@@ -96,10 +97,15 @@ def _seed(sealed: Sealed, seeds: tuple[Put, ...], output: Path, check: Check, di
             continue
         make_folder(disk, output)
         _make_parents(output, target, disk)
+        between = target.with_name(f".{target.name}.relay")
+        with suppress(FileNotFoundError):
+            remove_tree(disk, between)
         if put.text is not None:
-            write_new(disk, target, put.text.encode())
+            write_new(disk, between, put.text.encode())
         else:
-            _copy(sealed, put.source, target, check, disk)
+            _copy(sealed, put.source, between, check, disk)
+        disk.rename(between, target)
+        sync_folder(disk, target.parent)
 
 
 def _make_parents(root: Path, target: Path, disk: Disk) -> None:
