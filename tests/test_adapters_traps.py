@@ -256,9 +256,9 @@ def test_times_of_folders_mean_nothing_on_an_object_store(place: Path) -> None:
 
 HOSTILE = (
     b"", b"\0" * 100, b"../../etc/passwd", b"[" * 100_000, b"9" * 5000, b'{"epoch": -1}', b'{"epoch": 1e400}', b"[]",
-    b"null",    b'{"current_step": 99999999999999999999}', b'{"files": ["../x", 5, "/etc/passwd", "a\\u0000b"]}',
-    b'{"files": {"a": 1}}',    b'{"files": ["' + b"a/" * 4000 + b'"]}', b'{"files": [' + b'"x",' * 200_000 + b'"x"]}', b"\xff\xfe{}",
-    b'{"commit_timestamp_nsecs": "now"}', b"global_step" + b"9" * 40, b"\x80\x04\x95" + b"\xff" * 60,
+    b"null", b'{"current_step": 99999999999999999999}', b'{"files": ["../x", 5, "/etc/passwd", "a\\u0000b"]}',
+    b'{"files": {"a": 1}}', b'{"files": ["' + b"a/" * 4000 + b'"]}', b'{"files": [' + b'"x",' * 200_000 + b'"x"]}',
+    b"\xff\xfe{}", b'{"commit_timestamp_nsecs": "now"}', b"global_step" + b"9" * 40, b"\x80\x04\x95" + b"\xff" * 60,
 )  # fmt: skip
 
 
