@@ -19,7 +19,7 @@ from relay_agent.preempt.gcp import PREEMPTED, Gcp
 from relay_agent.preempt.metadata import Metadata, Unanswered
 from relay_agent.preempt.notice import Notice, Surroundings, moment
 from relay_agent.preempt.places import place_of
-from relay_agent.preempt.slurm import Slurm, end_of, warned
+from relay_agent.preempt.slurm import Slurm, end_by_squeue, end_of, warned
 from relay_agent.preempt.sources import SOURCES, sources_of
 from relay_agent.preempt.watch import LONGEST, watch
 
@@ -206,14 +206,40 @@ def test_slurm_by_signal() -> None:
 
 
 async def test_slurm_by_the_clock() -> None:
-    end = NOW + 1000
     now = NOW
-    poller = Slurm(Surroundings(Metadata(), {"SLURM_JOB_END_TIME": str(int(end))}, lambda: now, 120.0))
+    prolonged: float | None = None
+    asked = 0
+
+    def squeue(environ: object) -> float | None:
+        nonlocal asked
+        asked += 1
+        return prolonged
+
+    end = NOW + 1000
+    around = Surroundings(Metadata(), {"SLURM_JOB_END_TIME": str(int(end))}, lambda: now, 120.0)
+    poller = Slurm(around, squeue)
     assert await poller.look() == []
-    now = end - 125
-    assert await poller.look() == [Notice("slurm", "the job comes to its time limit", end)]
-    now = end + 5
-    assert await poller.look() == [], "it was prolonged, or this clock is wrong"
+    assert asked == 0, "only near its end"
+    now, prolonged = end - 125, end + 3600
+    assert await poller.look() == [], "it was prolonged meanwhile"
+    now, prolonged = end + 3500, None
+    assert await poller.look() == [Notice("slurm", "the job comes to its time limit", end + 3600)]
+    now = end + 3605
+    assert await poller.look() == []
+
+
+def test_slurm_is_asked_by_its_own_program(tmp_path: Path) -> None:
+    program = tmp_path / "squeue"
+    environ = {"SLURM_JOB_ID": "41", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert end_by_squeue(environ | {"PATH": str(tmp_path)}) is None, "it is not there"
+    program.write_text(
+        '#!/bin/sh\ntest "$SLURM_TIME_FORMAT $*" = "%s --noheader --jobs 41 --format %e" && echo 1772359290\n'
+    )
+    program.chmod(0o755)
+    assert end_by_squeue(environ) == NOW + 90
+    assert end_by_squeue(environ | {"SLURM_JOB_ID": "41; x"}) is None
+    program.write_text("#!/bin/sh\necho N/A\n")
+    assert end_by_squeue(environ) is None
 
 
 # -- asking ------------------------------------------------------------------------------------------------------
