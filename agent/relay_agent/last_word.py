@@ -6,7 +6,7 @@ import asyncio
 
 from relay_agent.link import Link
 from relay_agent.process import say
-from relay_agent.stop import Stop, Why
+from relay_agent.stop import Stop
 
 LAST_WORD = 300.0
 """Seconds to wait, at least; a lease that is longer counts."""
@@ -22,7 +22,7 @@ async def last_word(link: Link, stop: Stop, lease_seconds: float) -> bool:
     either = {waiting, hurried}
     done, _ = await asyncio.wait(either, timeout=SAY_AFTER, return_when=asyncio.FIRST_COMPLETED)
     if not done:
-        signals = "one more signal ends" if stop.why is Why.SIGNAL else "two signals end"
+        signals = "one more signal ends" if stop.signal else "two signals end"
         say(f"waiting up to {seconds:g} s for the commander to hear how it ended; {signals} the wait")
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     for task in (waiting, hurried):
