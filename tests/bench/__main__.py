@@ -22,6 +22,7 @@ from tests.bench import (
     line,
     memory,
     paint,
+    publish,
     reading,
     renew,
     restart,
@@ -34,6 +35,7 @@ from tests.bench.rows import Row, as_object, as_table
 
 MODULES = (
     line, reading, ingest, clean, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood,
+    publish,
 )  # fmt: skip
 BENCHES = {module.BENCH.name: module.BENCH for module in MODULES}
 ROUNDS = 5
