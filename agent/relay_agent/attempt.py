@@ -142,6 +142,7 @@ class Attempt:
 
     async def _granted(self) -> None:
         lease = self._holding.lease
+        self._note(None, 0, started=False)  # whoever comes next can deliver what is told from here on
         say(f"run {lease.run_id}: lease granted, epoch {self.epoch}, {lease.seconds:g} s")
         self.tell.event("lease.acquired", f"epoch {self.epoch}", send=False)
         await self._state("RUNNING")
@@ -273,10 +274,11 @@ class Attempt:
         self.tell.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
         say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")
 
-    def _note(self, resume: str | None, resume_step: int) -> Path | None:
+    def _note(self, resume: str | None, resume_step: int, *, started: bool = True) -> Path | None:
         return self._holding.note(
-            self._pod, self._settings, self._folder, self._launch, self._incarnation, resume, resume_step
-        )
+            self._pod, self._settings, self._folder, self._launch, self._incarnation, resume, resume_step,
+            started=started,
+        )  # fmt: skip
 
     async def _end(self, verdict: Verdict) -> None:
         """The last report, and the wait until it is acknowledged: it frees the run."""
@@ -298,8 +300,7 @@ class Attempt:
         await self._state(status, verdict.exit_code)
         say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
         if not await last_word(self._link, self._stop, self._holding.lease.seconds):
-            kept = self._holding.spool.folder if self._holding.spool.on_disk else None
-            where = f"{kept} keeps it, and the next agent on this pod delivers it" if kept else "the volume has it all"
+            where = self._holding.kept(self.tenure.lease.lost)
             say(f"the commander has not acknowledged everything; {where}")
 
     def _leave_spool(self) -> None:

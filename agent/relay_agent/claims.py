@@ -7,15 +7,13 @@ from before there were any, read as they are.
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 from msgspec import Struct
 
+from relay_agent.sealed import Altered, opened, seal
 from relaytui.wire.ids import Epoch, Id
 
 VERSION = 1
-_SUM = b',"sum":"'
 
 
 class Claim(Struct, frozen=True):
@@ -46,31 +44,26 @@ class Spoilt(Exception):  # noqa: N818 - it says what was found
 def encode(claim: Claim, run_id: str) -> bytes:
     """Its file."""
     head = msgspec.json.encode(_Head(VERSION, run_id))[:-1]
-    body = head + b"," + msgspec.json.encode(claim)[1:-1]
-    return body + _SUM + _sum(body) + b'"}\n'
+    return seal(head + b"," + msgspec.json.encode(claim)[1:]) + b"\n"
 
 
 def decode(data: bytes, run_id: str, epoch: int) -> Claim:
     """The claim of that epoch of that run, or Spoilt."""
-    body, sealed, said = data.rpartition(_SUM)
     try:
-        if not sealed:
+        body = opened(data)
+        if body is None:
             claim: Claim = msgspec.json.decode(data, type=_Old)
-        elif said.rstrip(b"\n") != _sum(body) + b'"}':
-            raise Spoilt("it is not as it was written: its sum differs")
         else:
-            head = msgspec.json.decode(body + b"}", type=_Head)
+            head = msgspec.json.decode(body, type=_Head)
             if head.version != VERSION:
                 raise Spoilt(f"it has version {head.version}, this agent reads {VERSION}")
             if head.run_id != run_id:
                 raise Spoilt(f"it is of the run {head.run_id}")
-            claim = msgspec.json.decode(body + b"}", type=Claim)
+            claim = msgspec.json.decode(body, type=Claim)
+    except Altered as altered:
+        raise Spoilt(str(altered)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise Spoilt(f"it does not read: {error}" if data else "it is empty") from None
     if claim.epoch != epoch:
         raise Spoilt(f"it is of epoch {claim.epoch}")
     return Claim(claim.epoch, claim.worker, claim.incarnation, claim.base, claim.config_hash, claim.at)
-
-
-def _sum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()

@@ -47,6 +47,15 @@ class Holding:
         guard = pod.mark(lease.run_id, lease.epoch) + secrets.token_hex(8)
         return cls(lease, config, newest, spool, guard, healthy=healthy)
 
+    def kept(self, lost: str) -> str:
+        """Where what the commander has not acknowledged is; `lost`: why the lease is over, if it is."""
+        folder = self.spool.folder
+        if folder is None or not self.spool.on_disk:
+            return "the volume has it all"
+        if lost == "not_holder":
+            return f"{folder} keeps it; under this token the commander takes none of it"
+        return f"{folder} keeps it, and the next agent on this pod delivers it"
+
     def note(
         self,
         pod: Pod,
@@ -56,6 +65,8 @@ class Holding:
         incarnation: str,
         resume: str | None,
         resume_step: int,
+        *,
+        started: bool = True,
     ) -> Path | None:
         """Leave word of the attempt. Where a later agent finds it; None where the pod's disk does not take it."""
         lease, folder = self.lease, self.spool.folder
@@ -81,9 +92,11 @@ class Holding:
                 pid=os.getpid(),
                 start=start_of(os.getpid()),
                 binding=pod.binding(folder),
+                started=started,
             )
             pod.write(folder, note)
         except OSError as error:
-            say(f"{folder} cannot be written: {error.strerror or error}; no later agent can take this attempt over")
+            if started:
+                say(f"{folder} cannot be written: {error.strerror or error}; no later agent can take this attempt over")
             return None
         return folder

@@ -14,15 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from relay_agent.segments import HEADER, MARK, REPORT, SMALLEST, Damaged, Folder, Segment, pack
+from relay_agent.header import foreign, header
+from relay_agent.segments import MARK, REPORT, SMALLEST, Damaged, Folder, Segment, pack
 from relay_agent.yielding import make_room
-from relaytui.wire.codec import encode, parse
-from relaytui.wire.errors import RelayError
+from relaytui.wire.codec import encode
 from relaytui.wire.messages import MAX_REPORTS, Skip
 from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import Stream
 
-VERSION = 1
 BOUND = 256 << 20
 """Bytes of one stream's telemetry on disk at most."""
 SEGMENT, MEMORY_SEGMENT = 512 << 10, 128 << 10
@@ -83,7 +82,7 @@ class Lane:
         self.run_id = run_id
         self.epoch = epoch
         self._token = token
-        self._header = pack(HEADER, encode([VERSION, run_id, epoch, stream]))
+        self._header = header(run_id, epoch, stream)
         self._folder = folder
         self._bound = bound
         self._trouble = trouble
@@ -108,11 +107,13 @@ class Lane:
         """Take up what an earlier agent left in the folder. Blocking; damage is told and set aside, never fatal."""
         found = []
         for segment in self._folder.load():
-            if (why := self._foreign(segment)) is None:
+            if (why := foreign(segment, self.run_id, self.epoch, self.stream)) is None:
                 found.append(segment)
             else:
                 self._trouble(f"{segment.path} is set aside: {why}")
                 self._folder.aside(segment)
+        for path in self._folder.strange_aside():
+            self._trouble(f"{path} is set aside: it is no plain file; what the spool had there is lost")
         for segment in found:
             self._unsent += self._count(segment)
         # A file that broke off may have held numbers that were used: new reports go into a new one.
@@ -363,19 +364,6 @@ class Lane:
         return offset, at
 
     # -- damage and room -----------------------------------------------------------------------------------------
-
-    def _foreign(self, segment: Segment) -> str | None:
-        """Why a file is none of this stream's; None where it is."""
-        try:
-            header = next(segment.records(0, 4096), None)
-            if header is None:
-                return None
-            version, *rest = parse(header.payload) if header.kind == HEADER else [None]
-        except (Damaged, OSError, RelayError, ValueError, TypeError):
-            return None if segment.first is not None else "it is not readable"
-        if version != VERSION:
-            return "another version of Relay wrote it"
-        return None if rest == [self.run_id, self.epoch, self.stream] else "it is another attempt's"
 
     def _count(self, segment: Segment) -> int:
         """Reports in it. The rest of one that is damaged is given up, and counted when its turn comes."""

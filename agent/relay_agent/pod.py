@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from relay_agent import guardian
 from relay_agent.checkpoints.disk import SYSTEM, Disk, remove_tree, sync_folder, write_new
+from relay_agent.sealed import Altered, opened, seal
 from relaytui.wire.bounds import Token
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import decode, encode
@@ -60,9 +61,15 @@ class Note(Struct, frozen=True):
     pid: int  # of the agent
     start: int
     binding: Binding
+    started: bool = True
+    """False: noted with the grant; there is no trainer yet."""
 
     def __repr__(self) -> str:
         return f"Note(run_id={self.run_id!r}, epoch={self.epoch})"  # no token
+
+
+class _Unsealed(Note, frozen=True, forbid_unknown_fields=True):
+    """As notes were before they had a sum: what has a field more has lost it."""
 
 
 class Pod:
@@ -130,7 +137,7 @@ class Pod:
         """OSError where the pod's disk refuses."""
         temporary = folder / f".{NOTE}.{os.urandom(8).hex()}.tmp"
         try:
-            write_new(self._disk, temporary, encode(note), mode=0o600)
+            write_new(self._disk, temporary, seal(encode(note)), mode=0o600)
             self._disk.rename(temporary, folder / NOTE)
         except OSError:
             with suppress(OSError):
@@ -186,14 +193,35 @@ def _place(folder: Path) -> str:
 def read_note(folder: Path) -> Note | None:
     """None where there is none, it is damaged, or another version wrote it."""
     try:
-        fd = os.open(folder / NOTE, os.O_RDONLY | guardian.OURS)
-        try:
-            note = decode(os.read(fd, MAX_NOTE), Note) if guardian.is_plain(fd) else None
-        finally:
-            os.close(fd)
-    except (OSError, RelayError):
+        return _read(folder)
+    except (OSError, RelayError, Altered):
         return None
-    return note if note is not None and note.version == VERSION else None
+
+
+def unread(folder: Path) -> str:
+    """Why `read_note` gives none, in words."""
+    try:
+        _read(folder)
+    except FileNotFoundError:
+        return "an earlier agent died there before it noted whose attempt it was"
+    except Altered as altered:
+        return f"what an earlier agent noted there is damaged: {altered}"
+    except (OSError, RelayError):
+        pass
+    return "what an earlier agent noted there cannot be read, or another version wrote it"
+
+
+def _read(folder: Path) -> Note | None:
+    fd = os.open(folder / NOTE, os.O_RDONLY | guardian.OURS)
+    try:
+        if not guardian.is_plain(fd):
+            return None
+        data = os.read(fd, MAX_NOTE)
+    finally:
+        os.close(fd)
+    body = opened(data)
+    note = decode(data, _Unsealed) if body is None else decode(body, Note)
+    return note if note.version == VERSION else None
 
 
 def start_of(pid: int) -> int:

@@ -127,6 +127,7 @@ class Folder:
         self._disk = disk
         self._fd = -1
         self._open: Segment | None = None  # that `_fd` writes to
+        self._strange: list[Path] = []  # with a segment's name, and no plain file
         self._unsynced: dict[Segment, None] = {}
         """What a power cut could still take, oldest first."""
 
@@ -142,7 +143,10 @@ class Folder:
         found: list[Segment] = []
         for entry in sorted(self.path.iterdir()):
             match = _NAME.match(entry.name)
-            if match is None or match["stream"] != self.stream or not entry.is_file() or entry.is_symlink():
+            if match is None or match["stream"] != self.stream:
+                continue
+            if not entry.is_file() or entry.is_symlink():
+                self._strange.append(entry)
                 continue
             first = int(match["first"]) if match["first"] else None
             last_id = int(match["last"] or match["id"])
@@ -242,6 +246,14 @@ class Folder:
         if segment.path is not None:
             with suppress(OSError):
                 self._move(segment, f"{segment.path.name}.damaged")
+
+    def strange_aside(self) -> list[Path]:
+        """What is no plain file is never opened, and in nobody's way afterwards. What there was of it."""
+        strange, self._strange = self._strange, []
+        for path in strange:
+            with suppress(OSError):
+                self._disk.rename(path, path.with_name(f"{path.name}.damaged"))
+        return strange
 
     def delete(self, segment: Segment) -> None:
         self._unsynced.pop(segment, None)

@@ -45,7 +45,9 @@ def _wrong(run: RunFolder, name: str, epoch: int) -> tuple[str, bool]:
         with suppress(OSError):
             if not stat.S_ISREG(os.lstat(run.claims / name).st_mode):
                 return "it is no plain file", True
-        return (f"it cannot be read: {error.strerror}", False) if error.strerror else (f"it does not read: {error}", True)
+        if error.strerror:
+            return f"it cannot be read: {error.strerror}", False
+        return f"it does not read: {error}", True
     return "", False
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from relay_agent import guardian
 from relay_agent.leftovers import let_save, stop_leftovers, thaw
-from relay_agent.pod import DONE, Note, Pod
+from relay_agent.pod import DONE, Note, Pod, unread
 from relay_agent.process import say
 from relay_agent.spool import Spool
 from relay_agent.supervise import GREETING, Ending
@@ -96,6 +96,8 @@ def look(pod: Pod, run_id: str) -> Found | None:
     for folder, note in reversed(list(pod.notes())):
         if note is None or note.run_id != run_id or (folder / DONE).exists() or not pod.is_here(folder, note):
             continue
+        if not note.started and not pod.agent_lives(note):
+            continue  # it has reports to deliver, and no trainer
         if pod.agent_lives(note):
             return None  # it keeps its trainer: the commander decides between the two
         return _look(folder, note)
@@ -132,7 +134,7 @@ def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
     if not any(path for path in folder.iterdir() if not path.name.startswith(".")):
         pod.forget(folder)  # it died before it had begun
         return
-    say(f"{folder} is set aside: what an earlier agent noted there cannot be read, or another version wrote it")
+    say(f"{folder} is set aside: {unread(folder)}")
     mark = pod.mark(run_id, int(folder.name[1:])) if folder.name[1:].isdigit() else ""
     line = _call(folder, mark)[0] if mark else None
     if line is not None:

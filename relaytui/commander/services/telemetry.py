@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from relaytui.commander.model.lease import Refuse
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.hub import Hub
+from relaytui.commander.services.overlap import unknown
 from relaytui.commander.services.reports import Missing, wrong_stream
 from relaytui.commander.store import attempts
 from relaytui.commander.store import telemetry as store
@@ -39,13 +40,15 @@ Acked = Callable[[int, BaseException | None], None]
 class Stream:
     """One attempt's telemetry: up to `received` is queued, `committed` stored, `published` shown."""
 
-    __slots__ = ("broken", "committed", "id", "last", "published", "received", "users")
+    __slots__ = ("broken", "committed", "id", "last", "published", "received", "stale", "users")
 
     def __init__(self, stream_id: int, last: store.Last) -> None:
         self.id = stream_id
         self.last = last
         self.received = self.committed = self.published = last.last_seq
         self.broken = False
+        self.stale = False
+        """Whether what was told last was known."""
         self.users = 0
 
 
@@ -114,6 +117,10 @@ class Telemetry:
             raw = encode(list(reports))
         at = self._clock.wall()
         first_line, last_line = _line_span(reports)
+        if stream.stale or 0 < first_line <= stream.last.lines:
+            reports, stream.stale = unknown(reports, stream.last.lines, stream.last.step, stream.stale)
+            raw = encode(list(reports))
+            first_line, last_line = _line_span(reports)
         stream.last = last = _after(stream.last, reports, at, last_seq, last_line)
         stream.received = last_seq
         if last_seq > stream.published:
