@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -77,11 +77,12 @@ ENDINGS = _table(
     ("interrupted", "interrupted by somebody else", Again.AT_ONCE),
     ("crash", "it failed", Again.LATER),
 )
-"""By name. Those from `finished_early` on that nobody asked for can be in RETRY_ON and NO_RETRY_ON."""
+"""By name."""
 
 STOPPED = frozenset({"completed", "preempted", "cut_off", "drained", "cancelled", "superseded", "not_started"})
 """No failings of a trainer: what happens to the run then is not a question of retries."""
 CAN_BE_SET = tuple(name for name in ENDINGS if name not in STOPPED)
+"""In RETRY_ON and NO_RETRY_ON."""
 
 _BY_SIGNAL = {
     signal.SIGKILL: "killed",
@@ -189,11 +190,6 @@ def signal_of(code: int) -> signal.Signals | None:
     """-9, 137 (128 + 9) and 247 (256 - 9, what becomes of sys.exit(-9)) are all SIGKILL; None: it ended by itself."""
     number = -code if code < 0 else 256 - code if 256 - code in _USUAL else code - 128
     return signal.Signals(number) if 0 < number < 32 else None
-
-
-def keep(kept: Iterable[str]) -> list[str]:
-    """Of many lines, what of them is worth being looked at later."""
-    return [line[:KEPT_OF_A_LINE] for line in kept]
 
 
 def _bare(line: str) -> str:
