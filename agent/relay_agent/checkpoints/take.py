@@ -25,6 +25,7 @@ from relay_agent.checkpoints.disk import (
     folder,
     make_folder,
     names,
+    read_file,
     remove_tree,
     sync_folder,
     write_new,
@@ -91,8 +92,17 @@ def clear(staging: Path, disk: Disk = SYSTEM) -> None:
     with suppress(FileNotFoundError):
         remove_tree(disk, staging / TAKING)
     for name in filter(STEP.match, names(staging)):
-        if unfinished.is_unfinished(staging / name, MANIFEST, empty=False):
+        if _is_half_taken(staging / name):
             unfinished.remove(disk, staging / name, OURS)
+
+
+def _is_half_taken(path: Path) -> bool:
+    """And not on its way elsewhere, which leaves such a mark as well, but an empty one."""
+    try:
+        with folder(path) as fd:
+            return read_file(fd, UNFINISHED, len(TAKING)) == TAKING.encode() or names(fd) == [UNFINISHED]
+    except OSError:
+        return False
 
 
 def take(
@@ -124,7 +134,7 @@ def take(
     try:
         make_folder(disk, place)
         if not atomic:  # there it lies in full view, until it is whole
-            write_new(disk, place / UNFINISHED, b"")
+            write_new(disk, place / UNFINISHED, TAKING.encode())
         bringer = Bringer(root, place, source.bytes, adapter.in_place or candidate.in_place, check, disk)
         for path in source.folders:
             make_folder(disk, place / path)
