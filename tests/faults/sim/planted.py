@@ -101,8 +101,8 @@ def _whole_at_once(self: StagingWatch, look: Any, unchanged: float, trainer_exit
     return not look.problem and not look.empty
 
 
-def _gone_at_once(self: SimSupervised) -> None:
-    SimSupervised.__mro__[1].stop(self)  # type: ignore[attr-defined]
+def _gone_at_once(self: SimSupervised, within: float) -> None:
+    SimSupervised.__mro__[1].stop(self, within)  # type: ignore[attr-defined]
     for future, value in ((self.exited, 143), (self.gone, 0)):
         if not future.done():
             future.set_result(value)
