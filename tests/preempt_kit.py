@@ -1,4 +1,4 @@
-"""For tests of notices: a metadata service on loopback, and a loop whose time passes when nothing else is to be done."""
+"""For tests of notices: a metadata service on loopback, and a loop whose time passes when there is nothing to do."""
 
 from __future__ import annotations
 
