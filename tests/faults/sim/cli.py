@@ -72,6 +72,10 @@ def catch(names: Sequence[str], seed: int | None) -> int:
     for name in names:
         for tried in [seed] if seed is not None else range(1, TRIES + 1):
             result = World(tried, bug=BUGS[name], verbose=seed is not None).run()
+            if not result.ok and "TypeError" in result.violations[0]:
+                escaped += 1
+                print(f"{name:32} is planted in code that has changed: {result.violations[0].splitlines()[-1][:120]}")
+                break
             if not result.ok:
                 print(f"{name:32} caught in world {tried:3}: {result.violations[0].splitlines()[0][:120]}", flush=True)
                 control = World(tried, bug=replace(BUGS[name], replaced=())).run()

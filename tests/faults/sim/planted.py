@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def _whole_at_once(self: StagingWatch, look: Any, unchanged: float, trainer_exit
     return not look.problem and not look.empty
 
 
-def _gone_at_once(self: SimSupervised, within: float) -> None:
+def _gone_at_once(self: SimSupervised, within: float = math.inf) -> None:
     SimSupervised.__mro__[1].stop(self, within)  # type: ignore[attr-defined]
     for future, value in ((self.exited, 143), (self.gone, 0)):
         if not future.done():
@@ -143,7 +144,7 @@ BUGS: dict[str, Bug] = {
     ),
     "no hold-off after a restore": Bug(
         "a restored commander grants at once", ("restored backup",),
-        ((Leases, "load_in", lambda self, tx: None),), {"pods": 3},
+        ((Leases, "load_in", lambda self, tx, *, unproven=False: None),), {"pods": 3},
     ),
     "no fence on the volume": Bug(
         "who was replaced goes on publishing", ("partition", "one-way partition"),
