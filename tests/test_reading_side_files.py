@@ -6,12 +6,14 @@ import json
 import math
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay_agent import beside
 from relay_agent.follow import Follower
 from relay_agent.progress import Progress
 from relay_agent.reading import side_files
@@ -275,3 +277,17 @@ def test_numbers_and_depths_that_are_none(tmp_path: Path, content: bytes) -> Non
         (tmp_path / name).write_bytes(content + b"}\n")
     reading, _ = follower()
     reading.read_beside(SideFiles(tmp_path).look())
+
+
+async def test_a_folder_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, reports = follower()
+    (tmp_path / "trainer_log.jsonl").write_text('{"current_steps": 10, "total_steps": 300, "loss": 1.5}\n')
+    files = beside.Beside(tmp_path, reading)
+    await files.last()
+    assert told(reports) == [(10, 300, {"loss": 1.5})]
+    released = threading.Event()
+    monkeypatch.setattr(SideFiles, "look", lambda self: released.wait(20) and [])
+    monkeypatch.setattr(beside, "LAST_LOOK", 0.05)
+    await files.last()
+    released.set()
+    assert len(told(reports)) == 1

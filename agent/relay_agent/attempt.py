@@ -232,7 +232,7 @@ class Attempt:
         self._departure.ended(code)
         leftovers = await trainer.gone
         follower.finish()
-        await beside.look()
+        await beside.last()
         data = {"code": str(code), "leftovers": str(leftovers)}
         self.tell.event("trainer.exited", f"the trainer exited with {code}", data)
         publisher.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.follow import Follower
 from relay_agent.reading.side_files import SideFiles
 
 LOOK_EVERY = 5.0
+LAST_LOOK = 5.0
 
 
 class Beside:
@@ -23,6 +25,12 @@ class Beside:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             await self.look()
+
+    async def last(self) -> None:
+        """Once the trainer is gone. A volume that hangs holds nobody up for longer than LAST_LOOK."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_LOOK):
+                await self.look()
 
     async def look(self) -> None:
         async with self._looking:
