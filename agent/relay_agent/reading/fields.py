@@ -9,6 +9,7 @@ from relay_agent.reading.sight import (
     NUMBER,
     PLAIN,
     PROSE,
+    SPEAKERS,
     Epoch,
     Sight,
     begins_with_pair,
@@ -35,7 +36,7 @@ _BRACKETS = re.compile(r"\[\s{0,8}(?P<step>\d{1,16})\s{0,8}/\s{0,8}(?P<total>\d{
 _BOOST = re.compile(r"\[(?P<step>\d{1,16})\]\s{1,8}(?=[\w\-' ]{1,40}[:\-])")
 _EPOCHS = re.compile(rf"{_EPOCH}(?!\.\d)\]?", re.IGNORECASE)
 _BEFORE = re.compile(
-    r"(?:^|[\]:,|>)}]\s{0,8}|[\-–]\s{1,8}|\s{2,}|[^\x00-\x7f]\s{0,8}|\d\.?)(?=(?:global|train|step|iter))",
+    r"(?:^|[\]:,|)}]\s{0,8}|>>\s{0,8}|[\-–]\s{1,8}|\s{2,}|[^\x00-\x7f]\s{0,8}|\d\.?)(?=(?:global|train|step|iter))",
     re.IGNORECASE,
 )
 """What may stand before the word in the midst of a line: the end of a prefix, or what another writer left of his."""
@@ -70,6 +71,8 @@ def inside(text: str) -> Sight | None:
     """Of a line that has it behind a prefix nobody knows."""
     quoted = PROSE.search(text)
     end = quoted.start() if quoted else len(text)
+    if speaker := SPEAKERS.search(text):
+        end = min(end, speaker.start())
     sights = []
     for before in _BEFORE.finditer(text, 0, end):
         head = _STEP.match(text, before.end(), end)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from relay_agent.reading import bars, fields, mappings
 from relay_agent.reading.prefixes import body
-from relay_agent.reading.sight import Sight
+from relay_agent.reading.sight import SPEAKERS, Sight
 
 MAX_LENGTH = 4_000
 """Longer lines are samples and dumps."""
@@ -80,7 +80,10 @@ def read(text: str) -> Sight | None:
     text = plain(text.strip())
     if "{" not in text and "%|" not in text and (sight := fields.at_start(text)) is not None:
         return sight  # most lines that say anything, and no prefix to look for
-    text = body(text)
+    words = body(text)
+    if len(words) < len(text) and SPEAKERS.search(text, 0, len(text) - len(words)):
+        return None
+    text = words
     for _, could_be, understand in SHAPES:
         if could_be(text) and (sight := understand(text)) is not None:
             return sight

@@ -52,6 +52,12 @@ PROSE = re.compile(
     re.IGNORECASE,
 )
 """From here on it is somebody's words, and no field of the line."""
+SPEAKERS = re.compile(
+    r"(?<![\w/.\-])(?:samples?|prompts?|responses?|completions?|answers?|questions?|assistant|user|human|generated|"
+    r"examples?|instructions?|reply|think|said|says|q|a)(?![\w/.\-])",
+    re.IGNORECASE,
+)
+"""Whose words follow, in what stands before a step."""
 _EVALUATED = re.compile(r"(?:eval|val|valid|validation|evaluation|test)(?:[_/ \-]|core)|validation_", re.IGNORECASE)
 _SCALED = re.compile(r"(.+)\((1e-?\d{1,3})\)")
 _NOT_METRICS = frozenset((
