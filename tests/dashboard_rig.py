@@ -61,7 +61,8 @@ async def dashboard(
     source: Source | None = None,
     theme: str | None = None,
     plain: bool = False,
+    program: str | None = "relay-tui",
 ) -> AsyncIterator[Rig]:
-    app = DashboardApp(source or commander.endpoint, theme=theme, plain=plain, actor="ada")
+    app = DashboardApp(source or commander.endpoint, theme=theme, plain=plain, actor="ada", program=program)
     async with app.run_test(size=size, notifications=True) as pilot:
         yield Rig(app, pilot, commander)

@@ -101,7 +101,7 @@ def test_connect_takes_the_token_from_the_environment(served: Served, tmp_path: 
 def test_no_commander_is_said_with_its_own_code(tmp_path: Path) -> None:
     done = relay("status", "--state", tmp_path)
     assert done.returncode == 69
-    assert "relay-tui serve" in done.stderr
+    assert f"`relay-tui --state {tmp_path} serve`" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -173,7 +173,7 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         assert done.stderr.endswith("wrong is cancelled\n")
         twice = relay("cancel", "wrong", *state, stdin="y\n")
         assert twice.returncode == 75
-        assert "`relay-tui requeue` queues it again" in twice.stderr
+        assert f"`relay-tui --state {commander.state} requeue` queues it again" in twice.stderr
         again = relay("requeue", "wrong", "--yes", "--expected-epoch", "1", "--json", *state)
         assert json.loads(again.stdout)["run"]["status"] == "queued"
         plain = relay("cancel", "wrong", "--yes", "--expected-epoch", "1", "--json", *state)
@@ -188,7 +188,7 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
 def test_an_unknown_run_is_one_line(served: Served, command: tuple[str, ...]) -> None:
     done = relay(*command, "nothing", "--state", served.state)
     assert done.returncode == 1
-    assert done.stderr == "relay-tui: no run nothing. see `relay-tui runs`\n"
+    assert done.stderr == f"relay-tui: no run nothing. see `relay-tui --state {served.state} runs`\n"
     assert done.stdout == ""
 
 

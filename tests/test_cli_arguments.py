@@ -236,6 +236,7 @@ def test_a_name_that_no_host_can_have_is_no_commander_that_did_not_prove_itself(
         (["demo", "--seconds", "9"], "--seconds goes with --headless"),
         (["drain", "run-1", "--yes"], "--yes needs --expected-epoch"),
         (["cancel", "run-1", "--yes"], "--yes needs --expected-epoch"),
+        (["demo", "--headless", "--theme", "relay-light"], "--theme is for the dashboard"),
         (["save", "run-1", "--yes"], "--yes"),
     ],
 )

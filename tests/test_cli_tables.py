@@ -9,6 +9,7 @@ from relaytui.cli import show
 from relaytui.cli.output import Column, laid_out
 from relaytui.client.answers import Events, RunDetail, Runs
 from relaytui.client.words import details, sentence
+from relaytui.dashboard.format import steps
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
 
@@ -23,6 +24,13 @@ def run(run_id: str = "ablation-with-a-name", **more: object) -> RunRow:
         "newest_checkpoint": "step_00123000", "checkpoints": 3, "published": 40,
     }  # fmt: skip
     return RunRow(**{**values, **more})  # type: ignore[arg-type]
+
+
+def test_before_the_first_step_no_number_is_shown() -> None:
+    """A bare 0 would be read as a step that was made; the lists of shell and dashboard say so alike."""
+    said = [(step, total, show._step(run(step=step, total=total))) for step in (0, 7) for total in (None, 40)]
+    assert [text for *_, text in said] == ["-", "0/40", "7", "7/40"]
+    assert [steps(step, total) for step, total, _ in said] == ["–", "0/40", "7", "7/40"]
 
 
 def event(kind: str, message: str, **data: str) -> EventRow:

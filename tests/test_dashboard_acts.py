@@ -359,12 +359,30 @@ async def test_no_word_in_the_corner_covers_what_a_dialog_says(commander: Script
         await rig.shows("three is said while", without="esc cancel")
 
 
-async def test_attached_quits_at_once(commander: ScriptedCommander) -> None:
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+async def test_attached_quits_at_once(commander: ScriptedCommander, key: str) -> None:
     async with dashboard(commander) as rig:
         await rig.shows("sft-sh")
-        await rig.press("q")
+        await rig.press(key)
     assert rig.app.return_value is not None
     assert rig.app.return_value.reason == "quit"
+
+
+@pytest.mark.parametrize("before", [(), ("f",), ("slash", "x"), ("question_mark",), ("enter",)])
+async def test_ctrl_c_asks_what_q_asks_wherever_one_is(commander: ScriptedCommander, before: tuple[str, ...]) -> None:
+    async with dashboard(commander, source=lambda: Opened(commander.endpoint, embedded=True)) as rig:
+        await rig.shows("sft-sh")
+        await rig.press(*before)
+        if before == ("f",):
+            await rig.shows("Force-acquire")
+        await rig.press("ctrl+c")
+        await rig.shows("Leave it running", without="Press ")
+
+
+async def test_what_an_operator_should_know_of_the_start_is_said(commander: ScriptedCommander) -> None:
+    opened = Opened(commander.endpoint, embedded=True, warning="RELAY_SHARED_SECRET has 5 characters")
+    async with dashboard(commander, source=lambda: opened) as rig:
+        await rig.shows("RELAY_SHARED_SECRET has 5 characters")
 
 
 @pytest.mark.parametrize(("button", "reason"), [("leave", "leave"), ("stop", "stop")])
@@ -377,7 +395,7 @@ async def test_an_embedded_commander_with_live_leases_is_not_stopped_unasked(
         await rig.shows("Leave it running", "3 runs are held by agents")
         assert rig.app.focused is not None
         assert rig.app.focused.id == "cancel"
-        await rig.press("q", "ctrl+q")
+        await rig.press("q", "ctrl+q", "ctrl+c")
         assert sum(isinstance(screen, QuitDialog) for screen in rig.app.screen_stack) == 1
         await rig.press("escape")
         await rig.shows("sft-sh", without="Leave it running")

@@ -223,11 +223,35 @@ async def test_an_empty_commander_says_what_to_do_next(commander: ScriptedComman
         await rig.shows("nothing has happened yet")
 
 
+async def test_what_to_do_next_is_about_this_commander(commander: ScriptedCommander) -> None:
+    commander.greeting = [snapshot()]
+    async with dashboard(commander, size=(120, 24), program="relay-tui --state /srv/x") as rig:
+        await rig.shows("no runs yet", "# what relay-tui --state /srv/x token worker prints here")
+    async with dashboard(commander, size=(120, 24), program="relay-tui --connect https://r.example.org") as rig:
+        await rig.shows("no runs yet", "# what relay-tui token worker prints where the commander runs")
+    async with dashboard(commander, program=None) as rig:
+        await rig.shows("no runs yet", "The demo's agents are on their way.", without="relay-tui demo")
+        await rig.press("2")
+        await rig.shows("no workers yet", "The demo's agents are on their way.", without="COMMANDER_URL")
+
+
 async def test_what_to_do_next_is_whole_in_a_narrow_terminal(commander: ScriptedCommander) -> None:
     commander.greeting = [snapshot()]
     async with dashboard(commander, size=(50, 24)) as rig:
         shown = await rig.shows("no runs yet", "this commander:", "token worker", "relay-tui demo")
         assert "…" not in shown.replace("SECRET=…", "")
+
+
+async def test_before_anything_is_here_each_key_has_its_words(commander: ScriptedCommander) -> None:
+    async with dashboard(commander, source=Endpoint("http://127.0.0.1:9", "t")) as rig:
+        await rig.shows("◌ connecting")
+        await rig.press("enter")
+        await rig.shows("nothing is here yet: still connecting")
+    commander.greeting = [snapshot()]
+    async with dashboard(commander) as rig:
+        await rig.shows("no runs yet")
+        await rig.press("enter")
+        await rig.shows("no run is selected")
 
 
 async def test_connecting_says_to_whom_and_why_it_takes_long(commander: ScriptedCommander) -> None:

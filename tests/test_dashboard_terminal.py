@@ -251,7 +251,7 @@ _NOT_BEFORE_THE_FIRST_FRAME = (
 def test_the_collector_rests_until_the_first_frame_and_works_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[bool]()
 
-    def show(source: Callable[[], object], *, theme: str | None) -> DashboardResult:
+    def show(source: Callable[[], object], *, theme: str | None, program: str | None) -> DashboardResult:
         seen.append(gc.isenabled())
         source()  # asked for once the first frame is out
         seen.append(gc.isenabled())

@@ -32,13 +32,13 @@ def open_dashboard(target: Target, *, port: int | None, theme: str | None) -> in
     embedded: list[EmbeddedCommander] = []
     gc.disable()  # until the first frame next to nothing is garbage, and looking for it takes a twentieth of the time
     try:
-        result = show(lambda: _find_or_start(target, port, embedded), theme=theme)
+        result = show(lambda: _find_or_start(target, port, embedded), theme=theme, program=target.program)
     finally:
         gc.enable()
         for commander in embedded:
             commander.stop()
     if result.reason == "leave":
-        leave_running(target.state, embedded[0].url)
+        leave_running(target, embedded[0].url)
     return exit_code(result)
 
 
@@ -65,10 +65,11 @@ def check_terminal() -> None:
         )
 
 
-def show(source: Source, *, theme: str | None = None) -> DashboardResult:
+def show(source: Source, *, theme: str | None = None, program: str | None = None) -> DashboardResult:
+    """`program`: how hints on the screen call `relay-tui`; None in the demo, which has none to give."""
     from relaytui.dashboard.launch import run_dashboard
 
-    return run_dashboard(source, theme=theme)
+    return run_dashboard(source, theme=theme, program=program)
 
 
 def exit_code(result: DashboardResult) -> int:
@@ -97,21 +98,26 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
     except RelayError as error:
         if error.code != "no_commander":
             raise
+    from relaytui.cli.serve import weak
     from relaytui.commander.embedded import EmbeddedCommander
     from relaytui.commander.settings import CommanderSettings
 
-    commander = EmbeddedCommander(CommanderSettings.from_env(os.environ, state=target.state, port=port))
+    settings = CommanderSettings.from_env(os.environ, state=target.state, port=port)
+    commander = EmbeddedCommander(settings)
     commander.start()
     embedded.append(commander)
     endpoint = local_endpoint(target.state)
     assert endpoint is not None, "a commander that started has said where it is"
-    return Opened(endpoint, embedded=True, trouble=lambda: commander.trouble)
+    return Opened(
+        endpoint, embedded=True, trouble=lambda: commander.trouble, warning=target.typed(weak(settings.shared_secret))
+    )
 
 
-def leave_running(state: Path, url: str) -> None:
+def leave_running(target: Target, url: str) -> None:
     """Hand over to a commander without a screen. A restart is harmless: leases hold, agents connect again."""
     from relaytui.cli.stop import until
 
+    state = target.state
     program = shutil.which("relay-tui") or sys.argv[0]
     port = url.rpartition(":")[2]
     log = state / "serve.log"
@@ -130,7 +136,7 @@ def leave_running(state: Path, url: str) -> None:
             f"{log} says why; start it with `relay-tui serve`",
             exit_code=Exit.UNAVAILABLE,
         )
-    click.echo(f"the commander goes on at {url} as process {process.pid}; `relay-tui` attaches to it", err=True)
+    click.echo(f"the commander goes on at {url} as process {process.pid}; `{target.program}` attaches to it", err=True)
 
 
 def _serves(state: Path, pid: int) -> bool:

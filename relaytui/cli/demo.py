@@ -24,7 +24,7 @@ from relaytui.cli.output import Column, number, print_json, print_table
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import local_endpoint
 from relaytui.client.endpoint import Endpoint
-from relaytui.shell.arguments import PATH, Seconds
+from relaytui.shell.arguments import PATH, WORDS, Seconds
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.shell.program import putting_away
 from relaytui.wire.errors import Exit, RelayError
@@ -48,8 +48,11 @@ VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 @click.option("--seconds", type=Seconds(5, 3600), help="With --headless. [60]")
 @click.option("--steps", type=click.IntRange(40, 100_000), help="Steps of each run. [240; 900 in the dashboard]")
 @click.option("--folder", type=PATH, help="Keep everything in this new folder, for a look.")
+@click.option("--theme", type=WORDS, metavar="NAME", help="Theme of the dashboard; ctrl+p lists them.")
 @json_option
-def demo(headless: bool, seconds: float | None, steps: int | None, folder: Path | None, as_json: bool) -> int:
+def demo(
+    headless: bool, seconds: float | None, steps: int | None, folder: Path | None, theme: str | None, as_json: bool
+) -> int:
     """Real training on this machine, live: two runs, three agents, one of them killed with SIGKILL.
 
     Pod A trains a small character model, pod B tunes one by reward, pod C waits. When pod A is killed its lease runs
@@ -64,11 +67,13 @@ def demo(headless: bool, seconds: float | None, steps: int | None, folder: Path 
         except RelayError as error:
             error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
             raise
+    elif theme is not None:
+        raise usage("--theme is for the dashboard", "leave it out, or --headless")
     with putting_away(), stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS), headless) as staged:
         root, endpoint, fleet = staged
         if headless:
             return asyncio.run(_headless(root, endpoint, fleet, seconds or SECONDS, as_json))
-        return _live(root, endpoint, fleet)
+        return _live(root, endpoint, fleet, theme)
 
 
 @contextlib.contextmanager
@@ -159,7 +164,7 @@ async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float
     return int(Exit.OK)
 
 
-def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
+def _live(root: Path, endpoint: Endpoint, fleet: Fleet, theme: str | None) -> int:
     """The dashboard in this thread, the director in another: it is one more client of the commander."""
     handle: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
@@ -171,10 +176,11 @@ def _live(root: Path, endpoint: Endpoint, fleet: Fleet) -> int:
     thread = threading.Thread(target=lambda: asyncio.run(act()), name="demo-director", daemon=True)
     thread.start()
     try:
-        return exit_code(show(endpoint))
+        return exit_code(show(endpoint, theme=theme))
     finally:
         loop, acting = handle.result()
-        loop.call_soon_threadsafe(acting.cancel)
+        with contextlib.suppress(RuntimeError):  # it may have ended by itself
+            loop.call_soon_threadsafe(acting.cancel)
         click.echo("stopping the demo's pods", err=True)
         thread.join(5)
 

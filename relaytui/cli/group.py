@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from relaytui import __version__
-from relaytui.cli.options import Given, Target, target_options, usage
+from relaytui.cli.options import NO_TARGET, Given, Target, target_options, usage
 from relaytui.cli.taught import CODES, teach
 from relaytui.shell.arguments import WORDS, shown
 
@@ -32,8 +32,6 @@ COMMANDS = {
     "print-lium-command": ("relaytui.cli.lium", "print_lium_command", "Print how to start an agent on a Lium pod."),
     "demo": ("relaytui.cli.demo", "demo", "Real training on this machine: three agents, one of them killed."),
 }
-
-NO_TARGET = ("print-lium-command", "demo")
 
 EPILOG = "\b\nExit codes:\n" + "".join(f"  {code:<4} {words}\n" for code, words in CODES.items())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,10 @@ from relaytui.wire.errors import Exit, RelayError
 F = TypeVar("F", bound=Callable[..., Any])
 
 STATE_VARIABLE = "RELAY_COMMANDER_STATE"
+NO_TARGET = ("print-lium-command", "demo")
+HERE = ("serve", "stop", "backup", "restore", "token")
+"""About a folder of this machine: `--connect` means nothing to them."""
+CALL = "`relay-tui"
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,22 @@ class Target:
 
     state: Path
     connect: str | None
+
+    @property
+    def program(self) -> str:
+        """How one calls `relay-tui` to mean this commander again."""
+        if self.connect:
+            return f"relay-tui --connect {shlex.quote(self.connect)}"
+        return "relay-tui" if self.state == default_state() else f"relay-tui --state {shlex.quote(str(self.state))}"
+
+    def typed(self, words: str) -> str:
+        """`words` with each command in them as it has to be typed to reach this commander."""
+
+        def call(match: re.Match[str]) -> str:
+            elsewhere = HERE if self.connect else ()
+            return match[0] if match[1] in (*NO_TARGET, *elsewhere) else f"`{self.program}{match[0][len(CALL) :]}"
+
+        return re.sub(CALL + r"(?=[ `])(?! --)(?: ([a-z-]+))?", call, words)
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,12 @@ def _target(command: F, *, connect: bool) -> F:
         if given.connect and not connect:
             raise usage(f"--connect means nothing to {ctx.info_name}, which is about this machine", "leave it out")
         target = None if ctx.invoked_subcommand else Target(given.state or default_state(), given.connect)
-        return ctx.invoke(command, *args, target=target, **kwargs)
+        try:
+            return ctx.invoke(command, *args, target=target, **kwargs)
+        except RelayError as error:
+            if target is not None:
+                error.message, error.hint = target.typed(error.message), target.typed(error.hint)
+            raise
 
     options = click.pass_context(wrapped)
     if connect:

@@ -117,7 +117,9 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
 
 
 def _step(run: RunRow) -> str:
-    return str(run.step) if run.total is None else f"{run.step}/{run.total}"
+    if run.total is not None:
+        return f"{run.step}/{run.total}"
+    return str(run.step or "-")  # nothing was heard of any yet
 
 
 def _lease(run: RunRow, now: float) -> str:

@@ -33,7 +33,7 @@ def token(target: Target, role: Role) -> None:
         raise RelayError(
             "no_key",
             f"no key in {target.state}",
-            "start the commander once (relay-tui serve), or name its folder with --state",
+            "start the commander once (`relay-tui serve`), or name its folder with --state",
             exit_code=Exit.STATE,
         )
     click.echo(derived_token(key, role))

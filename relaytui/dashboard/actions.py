@@ -145,7 +145,7 @@ ACTIONS: tuple[Action, ...] = (
         ANYWHERE,
         "suspend_process",
     ),
-    Action("quit", ("q", "ctrl+q"), "quit", "Quit; training goes on", ANYWHERE, "quit", rank=12),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit", "Quit; training goes on", ANYWHERE, "quit", rank=12),
     Action("up", ("up", "k"), "up", "Row up", LIST, "move(-1)"),
     Action("down", ("down", "j"), "down", "Row down", LIST, "move(1)"),
     Action("page-up", ("pageup", "ctrl+b"), "page up", "A screenful up", LIST, "page(-1)"),

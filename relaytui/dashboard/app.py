@@ -24,14 +24,14 @@ from relaytui.client.mirror import Mirror
 from relaytui.dashboard.actions import ACTIONS, Place, app_bindings, app_handlers
 from relaytui.dashboard.ink import TOKENS, Ink
 from relaytui.dashboard.keys import KeyDone, KeyQueue
+from relaytui.dashboard.refusals import REFUSALS
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.home import HomeScreen
-from relaytui.dashboard.session import Session, Source
+from relaytui.dashboard.session import Opened, Session, Source
 from relaytui.dashboard.themes import choose_theme, first_theme, load_themes
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
-from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean
 
 PAINT_EVERY = 0.1
@@ -70,17 +70,21 @@ class DashboardApp(App[DashboardResult]):
         source: Source,
         *,
         theme: str | None = None,
+        program: str | None = "relay-tui",
         title: str = "relay",
         actor: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_crash: Callable[[BaseException], str] | None = None,
         plain: bool = False,
     ) -> None:
-        """`plain`: no colours at all (NO_COLOR); states are read from glyph, word, bold and reverse."""
+        """`plain`: no colours at all (NO_COLOR); states are read from glyph, word, bold and reverse. `program`: how
+        hints call `relay-tui` so that it means this commander; None in a demo, where nothing is left to start."""
         super().__init__(ansi_color=True if plain else None)
         self.title = title
         self.mirror = Mirror(clock)
+        self.program = program
         self.session = Session(source, self.mirror, self.changed, actor=actor)
+        self.session.on_opened = self._opened
         self._plain = plain
         self._on_crash = on_crash
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -172,6 +176,10 @@ class DashboardApp(App[DashboardResult]):
             await self.session.run()
         except RelayError as error:
             self.exit(DashboardResult("failed", str(error), error))
+
+    def _opened(self, opened: Opened) -> None:
+        if opened.warning:
+            self.say(opened.warning, severity="warning")
 
     async def on_unmount(self) -> None:
         for task in list(self._tasks):
@@ -267,7 +275,7 @@ class DashboardApp(App[DashboardResult]):
 
     def why_not(self, action_id: str) -> str:
         """Why this cannot be done now, in words; empty where it can."""
-        refuses = _REFUSALS.get(action_id)
+        refuses = REFUSALS.get(action_id)
         if refuses is None:
             return ""
         row = self.target()
@@ -427,39 +435,3 @@ class DashboardApp(App[DashboardResult]):
 
 
 _HANDLERS = app_handlers()
-
-
-def _nobody_to_ask(row: RunRow) -> str:
-    if row.status.ended:
-        return f"{row.run_id} is {row.status.value}: there is nothing to take from anyone"
-    return ""
-
-
-def _nothing_to_drain(row: RunRow) -> str:
-    if row.status is RunStatus.DRAINING:
-        return f"{row.run_id} is draining already"
-    return _nobody_to_ask(row) or ("" if row.status.active else f"nobody holds {row.run_id}")
-
-
-def _nothing_to_cancel(row: RunRow) -> str:
-    return f"{row.run_id} is {row.status.value}: there is nothing to cancel" if row.status.ended else ""
-
-
-def _nothing_to_save(row: RunRow) -> str:
-    return "" if row.status is RunStatus.RUNNING else f"{row.run_id} is {row.status.value}: only one that runs can save"
-
-
-def _nothing_to_requeue(row: RunRow) -> str:
-    return "" if row.status.ended else f"{row.run_id} is {row.status.value}: only an ended run is queued again"
-
-
-_REFUSALS: dict[str, Callable[[RunRow], str]] = {
-    "open": lambda row: "",
-    "copy": lambda row: "",
-    "drain": _nothing_to_drain,
-    "force-acquire": _nobody_to_ask,
-    "cancel": _nothing_to_cancel,
-    "save": _nothing_to_save,
-    "requeue": _nothing_to_requeue,
-}
-"""What is about a run, and why it cannot be done with that run now; empty where it can."""

@@ -79,7 +79,9 @@ def count(value: int) -> str:
 
 
 def steps(step: int, total: int | None) -> str:
-    return f"{count(step)}/{count(total)}" if total is not None else count(step)
+    if total is not None:
+        return f"{count(step)}/{count(total)}"
+    return count(step) if step else DASH  # nothing was heard of any yet
 
 
 def rate(per_second: float | None) -> str:

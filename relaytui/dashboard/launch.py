@@ -28,6 +28,7 @@ def run_dashboard(
     source: Source,
     *,
     theme: str | None = None,
+    program: str | None = "relay-tui",
     title: str = "relay",
     actor: str | None = None,
     log_path: Path | None = None,
@@ -37,6 +38,7 @@ def run_dashboard(
 
     `source` is an Endpoint, or a function that finds or starts a commander and returns Opened; it is called in a thread
     after the first paint. What is logged meanwhile goes to `log_path`, never to the terminal.
+    `program`: how hints call `relay-tui`, None where they have nothing to teach.
     """
     log_path = log_path or _default_log()
 
@@ -51,8 +53,9 @@ def run_dashboard(
 
     with logging_to(log_path) as log:
         app = DashboardApp(
-            source, theme=theme, title=title, actor=actor, on_crash=crashed, plain=bool(os.environ.get("NO_COLOR"))
-        )
+            source, theme=theme, program=program, title=title, actor=actor, on_crash=crashed,
+            plain=bool(os.environ.get("NO_COLOR")),
+        )  # fmt: skip
         result = asyncio.run(_run(app, mouse))
     return result if result is not None else DashboardResult("quit")
 

@@ -32,6 +32,7 @@ class Opened:
     endpoint: Endpoint
     embedded: bool = False
     trouble: Callable[[], RelayError | None] = lambda: None  # why an embedded one went down by itself
+    warning: str = ""  # what its operator should know of how it was started
 
 
 Source = Endpoint | Callable[[], Opened]
@@ -49,6 +50,7 @@ class Session:
         self._on_change = on_change
         self._actor = actor
         self.opened: Opened | None = None if callable(source) else Opened(source)
+        self.on_opened: Callable[[Opened], None] = lambda opened: None
         self._feed: Feed | None = None
         self._client: CommanderClient | None = None
         self._watched: list[str] = []
@@ -64,6 +66,7 @@ class Session:
         if self.opened is None:
             assert callable(self._source)
             self.opened = await asyncio.to_thread(self._source)
+            self.on_opened(self.opened)
             self._on_change()
         self._feed = feed_module.Feed(self.opened.endpoint, self._apply, self._set_link)
         if self._watched:

@@ -90,6 +90,7 @@ class Dialog(ModalScreen[None]):
         Binding("escape", "cancel", "Cancel", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
+        Binding("ctrl+c,ctrl+q", "app.quit", show=False),
     ]
     AUTO_FOCUS = "#cancel"
     PARTS: ClassVar[tuple[str, ...]] = ("#facts", "#buttons Button")
@@ -395,7 +396,10 @@ class QuitDialog(Dialog):
                 ),
                 Piece("bring them when a commander is back on this state folder."),
             ],
-            [Piece("Left running, it keeps taking reports without a screen; relay-tui attaches to it again.", "muted")],
+            [
+                Piece("Left running, it keeps taking reports without a screen; ", "muted"),
+                Piece(f"{self.relay.program} attaches to it again.", "muted"),
+            ],
             [Piece(" ")],
         ]
 

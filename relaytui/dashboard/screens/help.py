@@ -58,6 +58,7 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,question_mark,q,enter", "close", "Close", show=False),
         Binding("down,j", "scroll_down", show=False),
         Binding("up,k", "scroll_up", show=False),
+        Binding("ctrl+c,ctrl+q", "app.quit", show=False),
     ]
 
     def __init__(self, places: Iterable[Place]) -> None:

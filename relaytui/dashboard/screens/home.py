@@ -12,7 +12,7 @@ from relaytui.dashboard.actions import Place
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.facts import event_lines, peek_lines
-from relaytui.dashboard.screens.lists import Item, ListSpec, list_specs
+from relaytui.dashboard.screens.lists import Item, ListSpec, Setting, list_specs
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import cut
 from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine, workers_here
@@ -158,7 +158,7 @@ class HomeScreen(RelayScreen):
                 [Piece(said, "muted"), Piece(cut(state.filter, 40))],
                 [Piece("esc ", "key"), Piece("shows all", "muted")],
             ]
-        return [list(line) for line in state.spec.empty(mirror, self.relay.session.url)]
+        return [list(line) for line in state.spec.empty(Setting(self.relay.session.url, self.relay.program))]
 
     def _paint_tabs(self) -> None:
         mirror = self.mirror

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -33,13 +34,20 @@ class Item(Struct, frozen=True):
     run_id: str | None
 
 
+class Setting(NamedTuple):
+    """Where the commander is and how hints call `relay-tui` to mean it; None where they have nothing to teach."""
+
+    url: str
+    program: str | None
+
+
 class ListSpec(Struct, frozen=True):
     name: str
     columns: tuple[Column, ...]
     items: Callable[[Mirror, float], Iterable[Item]]
     version: Callable[[Mirror], int]
     default_order: tuple[str, bool]
-    empty: Callable[[Mirror, str], Sequence[Sequence[Piece]]]
+    empty: Callable[[Setting], Sequence[Sequence[Piece]]]
     ages: bool
     """Whether rows change with time alone."""
 
@@ -135,12 +143,14 @@ def run_items(mirror: Mirror, now: float) -> Iterable[Item]:
     return (run_item(row, now) for row in mirror.runs.values())
 
 
-def _no_runs(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
+def _no_runs(setting: Setting) -> Sequence[Sequence[Piece]]:
+    if setting.program is None:
+        return ((Piece("no runs yet", "strong"),), (Piece("The demo's agents are on their way.", "muted"),))
     return (
         (Piece("no runs yet", "strong"),),
         (Piece("A run appears when an agent asks for it. On any machine that reaches this commander:", "muted"),),
         (),
-        *_let_in(url),
+        *_let_in(setting.url, setting.program),
         (Piece("export RELAY_L1_ROOT=$HOME/relay-volume"), Piece("   # or where a volume is mounted", "muted")),
         (Piece("mkdir -p $RELAY_L1_ROOT; RUN_ID=first relay-agent"),),
         (),
@@ -148,10 +158,12 @@ def _no_runs(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
     )
 
 
-def _let_in(url: str) -> Sequence[Sequence[Piece]]:
+def _let_in(url: str, program: str) -> Sequence[Sequence[Piece]]:
     """What an agent must be told, as one types it there."""
+    here = "where the commander runs" if " --connect " in program else "here"
+    token = "relay-tui" if " --connect " in program else program
     return (
-        (Piece("export RELAY_SHARED_SECRET=…   "), Piece("# what relay-tui token worker prints here", "muted")),
+        (Piece("export RELAY_SHARED_SECRET=…   "), Piece(f"# what {token} token worker prints {here}", "muted")),
         (Piece(f"export COMMANDER_URL={url or 'http://…'}"),),
     )
 
@@ -209,12 +221,14 @@ def worker_items(mirror: Mirror, now: float) -> Iterable[Item]:
     return (worker_item(row, now, silent) for row in mirror.workers.values())
 
 
-def _no_workers(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
+def _no_workers(setting: Setting) -> Sequence[Sequence[Piece]]:
+    if setting.program is None:
+        return ((Piece("no workers yet", "strong"),), (Piece("The demo's agents are on their way.", "muted"),))
     return (
         (Piece("no workers yet", "strong"),),
         (Piece("An agent shows up here as soon as it reached this commander. On its machine:", "muted"),),
         (),
-        *_let_in(url),
+        *_let_in(setting.url, setting.program),
         (Piece("relay-agent doctor   "), Piece("says what is in its way", "muted")),
     )
 
@@ -268,7 +282,7 @@ def event_item(row: EventRow) -> Item:
     return Item(Row(str(row.id), cells), text, order, row.run_id)
 
 
-def _no_events(mirror: Mirror, url: str) -> Sequence[Sequence[Piece]]:
+def _no_events(setting: Setting) -> Sequence[Sequence[Piece]]:
     return (
         (Piece("nothing has happened yet", "strong"),),
         (Piece("Every grant, loss, checkpoint, drain and override is told here, with who did it.", "muted"),),

@@ -215,7 +215,8 @@ class RunScreen(RelayScreen):
         if came is None:
             self.relay.say("this is the first line")
         elif not came:
-            self.relay.say("no older lines fit here; `relay-tui log` has them all, and so has the volume")
+            log = f"`{self.relay.program or 'relay-tui'} log`"
+            self.relay.say(f"no older lines fit here; {log} has them all, and so has the volume")
 
 
 def _attempt(row: AttemptRow, last_step: int, now: float) -> Row:
