@@ -134,6 +134,7 @@ class Observer:
         self.streams: dict[tuple[int, str], Stream] = {}
         self.printed: dict[int, int] = {}
         self.restored = False
+        self.again: dict[int, bool] = {}
         self.spool_failed = False
         self._incarnations: dict[Any, str] = {}
         self._asked: dict[tuple[Any, int], _Asked] = {}
@@ -430,6 +431,7 @@ class Observer:
             "JOIN lines.streams s ON s.id = f.stream ORDER BY s.epoch, f.id"
         )
         at: dict[int, int] = {}
+        lines: dict[int, int] = {}
         for epoch, first, last, data in rows:
             self.check(
                 "once, in order",
@@ -437,14 +439,42 @@ class Observer:
                 f"epoch {epoch}: frame from {first} after {at.get(epoch)}",
             )
             at[epoch] = last
-            reports = orjson.loads(data)
             sent = self.streams[epoch, "telemetry"].sent
-            for number, report in enumerate(reports, first):
-                self.checks["stored as sent"] += 1
-                if number not in sent or orjson.loads(sent[number]) != report:
-                    self.fail("stored as sent", f"epoch {epoch}: report {number} is not what was sent: {report}")
-                if report["type"] == "log":
-                    self._judge_lines(epoch, report)
+            frame = [orjson.loads(sent[number]) for number in range(first, last + 1) if number in sent]
+            self._judge_frame(epoch, orjson.loads(data), frame, lines)
+
+    def _judge_frame(
+        self, epoch: int, stored: list[dict[str, Any]], sent: list[dict[str, Any]], lines: dict[int, int]
+    ) -> None:
+        """All of it, in order; where its agent told a log again whose reports were lost, only the lines after number
+        `lines` of the epoch, and no more steps than were sent."""
+        spans = [report for report in sent if report["type"] in ("log", "gap")]
+        again = any(report["n"] <= lines.get(epoch, 0) for report in spans)
+        self.again[epoch] = again or (self.again.get(epoch, False) and not spans)
+        if not stored:
+            return  # skipped, or known
+        wanted: list[dict[str, Any]] = []
+        for report in sent:
+            if report in spans:
+                count = len(report["lines"]) if report["type"] == "log" else report["count"]
+                known = max(0, lines.get(epoch, 0) + 1 - report["n"])
+                lines[epoch] = max(lines.get(epoch, 0), report["n"] + count - 1)
+                if known >= count:
+                    continue
+                rest = {"lines": report["lines"][known:]} if report["type"] == "log" else {"count": count - known}
+                report = report | {"n": report["n"] + known} | rest
+            wanted.append(report)
+        left = iter(wanted)
+        whole = all(report in left for report in stored)
+        if not self.again[epoch]:
+            whole = stored == wanted[: len(stored)]
+        logs = [report for report in stored if report["type"] == "log"]
+        whole = whole and logs == [report for report in wanted if report["type"] == "log"][: len(logs)]
+        self.checks["stored as sent"] += len(stored)
+        if not whole:
+            self.fail("stored as sent", f"epoch {epoch}: {stored} is not what was sent: {wanted}")
+        for report in logs:
+            self._judge_lines(epoch, report)
 
     def _judge_lines(self, epoch: int, report: dict[str, Any]) -> None:
         """Line n of an epoch is the n-th that its trainer printed."""
