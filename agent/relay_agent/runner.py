@@ -28,7 +28,7 @@ from relay_agent.spool import Spool
 from relay_agent.stop import Stop, Why
 from relay_agent.takeover import Found, backlog, look
 from relay_agent.trainer import Launch, find_launch
-from relay_agent.volume import RunFolder, open_again, open_run
+from relay_agent.volume import RunFolder, find_run, open_again, open_run
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import PROTOCOL, Capability, Hello, Order, Refused
@@ -53,6 +53,7 @@ class Runner:
         self._early: list[Order] = []
         self._pod = Pod(settings.agent_state, clock)
         self._retries: Retries
+        self._folder: RunFolder
         self._departure = Departure(settings, clock, lambda: self._stop)
         if not settings.shared_secret:
             raise RelayError(
@@ -67,7 +68,7 @@ class Runner:
         self._listen_to_signals()
         settings = self._settings
         launch = find_launch(settings)
-        folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
+        folder = await asyncio.to_thread(find_run, settings.l1_root, settings.run_id)
         first = await asyncio.to_thread(self._pod.hold, settings.run_id)
         kept = self._pod.root / "runs" / settings.run_id
         self._retries = Retries(Policy.of(settings), folder, kept, launch.digest, self._clock, self._rng)
@@ -82,18 +83,16 @@ class Runner:
         side.append(asyncio.create_task(self._departure.watch(), name="preempt"))
         try:
             again, healthy = True, False
-            if found is not None:
+            if found is not None:  # it was let in before
+                folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
                 code, again, healthy = await self._go_on(found, folder, launch, link)
             while again:
-                grant = await self._unless_stopped(
-                    asyncio.create_task(
-                        acquire(link, settings, folder, launch.digest, self._clock, say, self._rng), name="acquire"
-                    ),
-                    side[0],
-                )
+                acquiring = asyncio.create_task(self._acquire(link, launch), name="acquire")
+                grant = await self._unless_stopped(acquiring, side[0])
                 if grant is None:
                     say("stopped while waiting for the lease")
                     return self._stop.exit_code
+                folder = self._folder
                 holding = Holding.new(grant.lease, grant.answer.config, grant.answer.newest, self._pod, healthy)
                 code, again, healthy = await self._attempted(holding, folder, launch, link)
             return code
@@ -104,6 +103,13 @@ class Runner:
             for task in side:
                 with contextlib.suppress(asyncio.CancelledError, RelayError):
                     await task
+
+    async def _acquire(self, link: Link, launch: Launch) -> Grant:
+        """Nothing is made on the volume before the commander has let this agent in."""
+        settings = self._settings
+        await link.up()
+        self._folder = folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
+        return await acquire(link, settings, folder, launch.digest, self._clock, say, self._rng)
 
     async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool, bool]:
         """Take over what an earlier agent left; as `_attempted` answers."""

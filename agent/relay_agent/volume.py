@@ -107,9 +107,9 @@ class RunFolder:
         return self.logs / f"e{epoch:08d}.log"
 
 
-def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
-    """The folder of a run on a volume that is there and takes writes, with how that renames folders; RelayError (exit
-    2) where it does not."""
+def find_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
+    """Where a run's folder is or will be, on a volume that is there and takes writes; RelayError (exit 2) where it does
+    not. Nothing is left on it: whether this agent may train the run is not known yet."""
     if not is_id(run_id):
         raise RelayError(
             "bad_run_id",
@@ -143,6 +143,16 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
         )
     run = RunFolder(l1_root / "runs" / run_id)
     try:
+        _try_writing(disk, next(path for path in (run.root, run.root.parent, l1_root) if path.is_dir()))
+    except OSError as error:
+        raise _unusable(l1_root, error) from None
+    return run
+
+
+def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
+    """The folder of a run as `find_run` finds it, made, with how the volume renames folders."""
+    run = find_run(l1_root, run_id, disk)
+    try:
         for path in (
             run.root.parent,
             run.root,
@@ -160,16 +170,20 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
             sync_folder(disk, path)
         run = RunFolder(run.root, _renames_in_one_step(run, disk))
     except OSError as error:
-        where = error.filename if isinstance(error.filename, str | Path) else run.root
-        raise RelayError(
-            "volume_unusable",
-            f"the volume {str(l1_root)!a} cannot be written: {error.strerror or error} ({str(where)!a})",
-            "mount it read-write for the user the agent runs as, with space left on it",
-            exit_code=Exit.USAGE,
-        ) from None
+        raise _unusable(l1_root, error) from None
     if not run.atomic:
         say(f"{l1_root} renames folders file by file: checkpoints are copied, and made by their manifest alone")
     return run
+
+
+def _unusable(l1_root: Path, error: OSError) -> RelayError:
+    where = error.filename if isinstance(error.filename, str | Path) else l1_root
+    return RelayError(
+        "volume_unusable",
+        f"the volume {str(l1_root)!a} cannot be written: {error.strerror or error} ({str(where)!a})",
+        "mount it read-write for the user the agent runs as, with space left on it",
+        exit_code=Exit.USAGE,
+    )
 
 
 def _renames_in_one_step(run: RunFolder, disk: Disk) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Annotated
 
@@ -32,4 +31,6 @@ def step_name(step: int, epoch: int | None = None) -> str:
 def shown(incarnation: str) -> str:
     """What others may see of an incarnation, and what names it on the volume and in the API. The value itself is its
     agent's and its commander's alone: who can say it is the holder of what it holds."""
+    import hashlib  # the first frame of the dashboard needs ids, and not this
+
     return hashlib.sha256(b"relay incarnation " + incarnation.encode()).hexdigest()[:16]
