@@ -145,6 +145,7 @@ def test_a_wrong_secret_ends_it_with_a_code_of_its_own(rig: Rig) -> None:
     assert agent.wait() == 77
     assert "RELAY_SHARED_SECRET" in agent.says().splitlines()[-1]
     assert "another-secret" not in agent.says()
+    assert list(rig.volume.rglob("*")) == [], "nothing is made for who is not let in"
 
 
 def test_a_stranger_on_the_port_gets_no_secret(tmp_path: Path) -> None:
