@@ -145,7 +145,9 @@ async def test_cancel_saves_and_is_final_until_it_is_requeued(kit: Kit) -> None:
     assert (await kit.run("run-1"))["status"] == "queued", "that was the last attempt's, not this one's"
 
 
-@pytest.mark.parametrize("outcome", ["cancelled", "failed", "preempted", "crashed", "drained", "superseded", "completed"])
+@pytest.mark.parametrize(
+    "outcome", ["cancelled", "failed", "preempted", "crashed", "drained", "superseded", "completed"]
+)
 @pytest.mark.parametrize("acknowledged", [True, False])
 async def test_however_the_attempt_ends_the_run_is_cancelled(kit: Kit, outcome: str, acknowledged: bool) -> None:
     agent = await holder(kit)
