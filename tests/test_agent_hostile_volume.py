@@ -67,6 +67,7 @@ def test_an_agent_without_a_stderr_trains(rig: Rig, closed: str) -> None:
         "RELAY_AGENT_STATE": str(rig.root / "pod-a"),
         "RUN_ID": rig.run_id,
         "SLIME_SFT_CMD": "echo step 1/1 loss 1; exit 6",
+        "RETRIES": "0",
     }
     done = subprocess.run(["bash", "-c", f'exec "$0" {closed}', AGENT], env=env, timeout=30)
     assert done.returncode == 6
