@@ -37,7 +37,7 @@ FILLED: dict[type, dict[str, Any]] = {
     reports.Published: {"name": "step_1", "step": 1, "bytes": 1, "files": 1, "manifest": MANIFEST},
     reports.Pruned: {"name": "step_1"},
     reports.Event: {"kind": "a.b", "message": "m", "data": {"k": "v"}},
-    reports.Ended: {"outcome": "preempted", "exit_code": 1, "step": 1, "message": "m"},
+    reports.Ended: {"outcome": "preempted", "exit_code": 1, "step": 1, "message": "m", "ending": "crash"},
 }
 TELEMETRY = get_args(reports.TelemetryReport)
 

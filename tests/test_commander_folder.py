@@ -13,6 +13,7 @@ import pytest
 from commander_kit import FakeClock, running, started
 
 from relaytui.cli.dashboard import leave_running
+from relaytui.cli.options import Target
 from relaytui.client.discover import local_endpoint, read_key
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.server import Commander
@@ -206,7 +207,7 @@ def test_a_commander_that_is_left_running_logs_to_nothing_but_a_plain_file(tmp_p
     STRANGE[what](tmp_path / "serve.log")
     before = os.lstat(tmp_path / "serve.log")
     with pytest.raises(RelayError) as caught:
-        leave_running(tmp_path, "http://127.0.0.1:9")
+        leave_running(Target(tmp_path, None), "http://127.0.0.1:9")
     assert caught.value.exit_code == Exit.STATE
     assert str(tmp_path / "serve.log") in str(caught.value)
     assert os.lstat(tmp_path / "serve.log") == before
