@@ -467,7 +467,7 @@ class Observer:
         left = iter(wanted)
         whole = all(report in left for report in stored)
         if not self.again[epoch]:
-            whole = stored == wanted[: len(stored)]
+            whole = stored == wanted
         logs = [report for report in stored if report["type"] == "log"]
         whole = whole and logs == [report for report in wanted if report["type"] == "log"][: len(logs)]
         self.checks["stored as sent"] += len(stored)
