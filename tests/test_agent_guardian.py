@@ -25,6 +25,7 @@ from relay_agent.guardian import cgroup
 from relay_agent.leftovers import stop_leftovers
 from relay_agent.supervise import Supervised
 from relay_agent.takeover import Trainer
+from relaytui.wire.clock import SystemClock
 from relaytui.wire.errors import RelayError
 
 
@@ -68,6 +69,18 @@ async def test_output_and_exit_code_arrive_and_the_log_has_every_byte(tmp_path: 
     assert heard.data == b"one\ntwo\nthree\n"
     assert (tmp_path / "log").read_bytes() == heard.data
     assert (tmp_path / "log.exit").read_text() == "7\n"
+
+
+async def test_an_end_that_was_known_at_the_start_is_kept_without_another_word(tmp_path: Path) -> None:
+    """Its agent may die before it could say anything more."""
+    trainer = Supervised(tmp_path / "log", lambda data: None, lambda lines, size: None)
+    script = ("bash", "-c", "trap 'echo saved; exit 3' TERM; echo up; while :; do sleep 0.02; done")
+    end = SystemClock().boot() + guardian.EARLY + 1.0
+    await trainer.start(script, {"PATH": os.environ["PATH"]}, f"guard-{os.getpid()}-end", 60.0, dead_by=(end, 0.5))
+    assert await trainer.exited == 3
+    await trainer.gone
+    assert SystemClock().boot() < end
+    assert (tmp_path / "log").read_text().endswith("saved\n")
 
 
 async def test_an_error_in_what_hears_the_trainer_is_an_error_of_who_waits_for_it(tmp_path: Path) -> None:

@@ -267,9 +267,11 @@ class Attempt:
         refuse_too_large(self._launch, env)
         orphan = self._settings.orphan_timeout
         grace = self._settings.stop_grace
+        stops = self._settings.on_lease_loss == "stop"
         pid = await trainer.start(
-            self._launch.argv, env, self._holding.guard, grace, orphan, folder, self._settings.pty
-        )
+            self._launch.argv, env, self._holding.guard, grace, orphan, folder, self._settings.pty,
+            (self.tenure.lease.safe_until, self.tenure.notice) if stops else None,
+        )  # fmt: skip
         self.tell.report(reports.Started(self._clock.wall(), step, name, pid))
         self.tell.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
         say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")

@@ -102,16 +102,18 @@ class Supervised:
         orphan: float = 0.0,
         folder: Path | None = None,
         pty: bool = False,
+        dead_by: tuple[float, float] | None = None,
     ) -> int:
         """Its pid; RelayError (exit 2) where the system will not start it.
 
         `folder`: where a later agent finds it, for `orphan` seconds after this one is gone. `pty`: it gets a terminal.
+        `dead_by`: what `dead_by` would say, known to its guardian before there is a trainer: we may die in between.
         """
         self.guard = guard
         self._pty = pty
         self._grace = grace
         try:
-            ours = self._spawn(argv, env, grace, orphan, folder)
+            ours = self._spawn(argv, env, grace, orphan, folder, _deadline(*dead_by) if dead_by else ())
         except OSError as error:
             raise _not_started(error.errno or 0, f"{_shown(argv)}: {error.strerror or error}") from None
         except ValueError as error:  # a zero byte in a command or a variable
@@ -181,9 +183,15 @@ class Supervised:
                     say("the guardian was frozen (SIGSTOP): it goes on")
 
     def _spawn(
-        self, argv: tuple[str, ...], env: Mapping[str, str], grace: float, orphan: float, folder: Path | None
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        grace: float,
+        orphan: float,
+        folder: Path | None,
+        orders: tuple[bytes, ...],
     ) -> socket.socket:
-        """Start the guardian; our end of the line to it."""
+        """Start the guardian, which obeys `orders` first; our end of the line to it."""
         ours, theirs = socket.socketpair()
         try:
             for end in (ours, theirs):
@@ -192,6 +200,7 @@ class Supervised:
             command += [str(self._log.absolute()), self.guard, str(grace), str(orphan)]
             command.append(str(folder.absolute()) if folder is not None else "-")
             command += ["pty"] if self._pty else []
+            command += [order.decode() for order in orders]
             self._child = subprocess.Popen(
                 [*command, "--", *argv],
                 env={**env, guardian.MARKER: self.guard},
@@ -243,9 +252,8 @@ class Supervised:
     def dead_by(self, at: float, notice: float | None = None) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
         mind. It is told to stop `notice` seconds before, where that is less than its grace."""
-        if notice is not None:
-            self._say(guardian.NOTICE + str(notice).encode())
-        self._say(guardian.DEADLINE + str(at).encode())
+        for order in _deadline(at, notice):
+            self._say(order)
 
     def _say(self, line: bytes) -> None:
         if self._socket is not None:
@@ -386,6 +394,11 @@ class Supervised:
 def _shown(argv: tuple[str, ...]) -> str:
     """The launcher; of a command only that it is one, for it may hold secrets."""
     return argv[0] if len(argv) == 1 else f"a command for {argv[0]}"
+
+
+def _deadline(at: float, notice: float | None) -> tuple[bytes, ...]:
+    deadline = guardian.DEADLINE + str(at).encode()
+    return (deadline,) if notice is None else (guardian.NOTICE + str(notice).encode(), deadline)
 
 
 def _not_started(number: int, words: str) -> RelayError:

@@ -415,4 +415,7 @@ def main(argv: list[str]) -> int:
             file.write("relay-guardian")
     except OSError:
         pass
-    return Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer, "pty" in more).run()
+    made = Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer, "pty" in more)
+    for order in more:
+        made.obey(order.encode())
+    return made.run()

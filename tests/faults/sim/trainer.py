@@ -60,11 +60,16 @@ class Line:
 class SimSupervised(Supervised):
     """The real one but for the socket and the child."""
 
-    def _spawn(self, argv: Any, env: Mapping[str, str], grace: float, orphan: float, folder: Path | None) -> Any:
+    def _spawn(
+        self, argv: Any, env: Mapping[str, str], grace: float, orphan: float, folder: Path | None, orders: Any
+    ) -> Any:
         process = PROCESS.get()
         assert process is not None
         guard = SimGuardian(process.host, self._log, self.guard, grace, orphan, folder, dict(env))  # type: ignore[arg-type]
-        return guard.attach(process)
+        line = guard.attach(process)
+        for order in orders:
+            guard.obey(order, line)
+        return line
 
     async def _hear(self, ours: Any) -> int:
         self._socket = ours
