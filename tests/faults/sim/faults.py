@@ -256,7 +256,7 @@ class Faults:
         observer.judge_books()
         done = commander.restore()
         if done:
-            observer.restored = True
+            observer.restore()
             for (_, name), stream in observer.streams.items():
                 if name == "state":
                     stream.acked = 0

@@ -512,6 +512,12 @@ class Observer:
 
     # -- what the world does -------------------------------------------------------------------------------------
 
+    def restore(self) -> None:
+        """The commander goes back: what it forgot it says to who asks how far it is, and so it never arrived."""
+        self.restored = True
+        for stream in self.streams.values():
+            stream.arrived.clear()
+
     def overridden(self, epoch: int) -> None:
         """An operator said that the pods of all up to this epoch are gone, true or not."""
         for held in self.held.values():
