@@ -326,7 +326,7 @@ class Observer:
 
     def taken(self, end: End, data: bytes) -> None:
         """A frame as it reaches the other side."""
-        if not isinstance(end.process.host, PodHost) and data.startswith(b'{"type":"reports"'):
+        if not self.restored and not isinstance(end.process.host, PodHost) and data.startswith(b'{"type":"reports"'):
             message = orjson.loads(data)
             stream = self.streams[message["epoch"], message["stream"]]
             stream.arrived.update(range(message["first_seq"], message["first_seq"] + len(message["reports"])))
@@ -513,7 +513,8 @@ class Observer:
     # -- what the world does -------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """The commander goes back: what it forgot it says to who asks how far it is, and so it never arrived."""
+        """The commander goes back: what it forgot never arrived, and it refuses reports of a lease that it does not
+        know until that is registered again."""
         self.restored = True
         for stream in self.streams.values():
             stream.arrived.clear()
