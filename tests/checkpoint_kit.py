@@ -15,7 +15,7 @@ from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.checkpoints.unfinished import is_unfinished
-from relay_agent.volume import Claim, RunFolder, claim, open_run
+from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
 
 RUN = "run-1"
 

@@ -21,7 +21,7 @@ from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.checkpoints.take import Taken
 from relay_agent.checkpoints.tree import Torn
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 SETTLE = 5.0
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from relay_agent import trainer
 from relay_agent.config import KEYS, load
-from relay_agent.trainer import Launch, find_launch, pod_environment, refuse_too_large, trainer_environment
-from relay_agent.volume import RunFolder
+from relay_agent.trainer import command as trainer
+from relay_agent.trainer.command import Launch, find_launch, pod_environment, refuse_too_large, trainer_environment
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import RunConfig
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agent_rig import AGENT, SECRET, Rig
 
-from relay_agent.trainer import Launch, exec_trouble
+from relay_agent.trainer.command import Launch, exec_trouble
 
 
 def doctor(rig: Rig, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -20,11 +20,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from relay_agent import guardian, printed, supervise, takeover
+from relay_agent import guardian
 from relay_agent.guardian import cgroup
-from relay_agent.leftovers import stop_leftovers
-from relay_agent.supervise import Supervised
-from relay_agent.takeover import Trainer
+from relay_agent.output import printed
+from relay_agent.pod import takeover
+from relay_agent.pod.takeover import Trainer
+from relay_agent.trainer import supervise
+from relay_agent.trainer.leftovers import stop_leftovers
+from relay_agent.trainer.supervise import Supervised
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.errors import RelayError
 
@@ -176,7 +179,7 @@ def test_when_the_agent_dies_the_trainer_goes_too(tmp_path: Path) -> None:
     agent = f"""
 import asyncio, os, sys
 from pathlib import Path
-from relay_agent.supervise import Supervised
+from relay_agent.trainer.supervise import Supervised
 async def main():
     trainer = Supervised(Path({str(tmp_path)!r}) / "log", lambda data: None, lambda lines, size: None)
     argv = ("bash", "-c", "trap '' TERM; while :; do sleep 0.1; done")

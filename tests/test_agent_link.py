@@ -14,12 +14,12 @@ from aiohttp import WSMessage, WSMsgType
 from checkpoint_kit import ManualClock
 from scripted_commander import until
 
-from relay_agent.contact import Contact
-from relay_agent.lease import Lease
-from relay_agent.link import MAX_NAMESAKES, SAY_AGAIN, SAY_EVERY, Link
-from relay_agent.stop import Stop
-from relay_agent.telling import Teller
-from relay_agent.tenure import Tenure
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
+from relay_agent.lease.lease import Lease
+from relay_agent.link.contact import Contact
+from relay_agent.link.link import MAX_NAMESAKES, SAY_AGAIN, SAY_EVERY, Link
+from relay_agent.outcome.stop import Stop
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
@@ -323,6 +323,53 @@ async def test_a_renewal_counts_from_when_it_was_sent() -> None:
         assert tenure.safe
         clock.now += 0.1
         assert not tenure.safe
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_answer_that_nobody_waited_for_any_more_renews_from_when_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a slow line every answer may be late, and the commander counts on none of them less for that."""
+    monkeypatch.setattr("relay_agent.attempt.tenure.RENEW_TIMEOUT", 0.02)
+
+    class Late(Socket):
+        def _answer(self, message: Message) -> None:
+            if not isinstance(message, Renewed):
+                super()._answer(message)
+                return
+            asked.append(message)
+            if len(asked) == 2:
+                super()._answer(asked[0])
+
+        async def send_frame(self, data: bytes, kind: WSMsgType) -> None:
+            await super().send_frame(data, kind)
+            clock.now = sent + 10.0
+
+    class Lates(Sessions):
+        @asynccontextmanager
+        async def connect(self, heartbeat: float) -> AsyncIterator[Socket]:
+            self.sockets.append(Late())
+            yield self.sockets[-1]
+
+    clock, asked, renewed = ManualClock(), list[Renewed](), list[Lease]()
+    link = Link(
+        cast(Contact, Lates()), Hello(PROTOCOL, "w", "i"), clock, lambda words: None,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    sent = clock.boot() + 30.0
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, clock.boot())
+    tenure = Tenure(lease, link, Stop(), cast(Teller, None), clock, At(), "sft")
+    tenure.on_renewed = renewed.append
+    tasks = [asyncio.create_task(link.run())]
+    await link.up()
+    clock.now = sent
+    tasks.append(asyncio.create_task(tenure.renew()))
+    try:
+        await until(lambda: renewed)
+        assert renewed[0].safe_until == sent + 0.98 * 300
     finally:
         for task in tasks:
             task.cancel()

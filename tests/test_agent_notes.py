@@ -11,9 +11,9 @@ from agent_rig import eventually, mock, rigged
 from msgspec.structs import replace
 from test_agent_pod import note
 
-from relay_agent.pod import NOTE, Pod, read_note, unread
-from relay_agent.spool import Spool
-from relay_agent.takeover import backlog, look
+from relay_agent.pod.pod import NOTE, Pod, read_note, unread
+from relay_agent.pod.takeover import backlog, look
+from relay_agent.spool.spool import Spool
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.reports import Event
 

@@ -14,10 +14,10 @@ import pytest
 from agent_rig import LAUNCHERS, TUI, Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
-from relay_agent.rejoin import Rejoining
-from relay_agent.stop import Stop, Why
-from relay_agent.takeover import Act
-from relay_agent.verdict import Verdict
+from relay_agent.attempt.rejoin import Rejoining
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.outcome.verdict import Verdict
+from relay_agent.pod.takeover import Act
 from relaytui.wire.status import Outcome
 
 ORPHAN = {"ORPHAN_TIMEOUT": "60"}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_agent.follow import Follower
-from relay_agent.health import MAX_STRETCHES, Health
-from relay_agent.lane import Mark
-from relay_agent.output import LINE_BYTES, Lines, Lot
-from relay_agent.progress import Progress, read
+from relay_agent.output.follow import Follower
+from relay_agent.output.health import MAX_STRETCHES, Health
+from relay_agent.output.lines import LINE_BYTES, Lines, Lot
+from relay_agent.output.progress import Progress, read
+from relay_agent.spool.lane import Mark
 from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 from relaytui.wire.text import MAX_LINE
 

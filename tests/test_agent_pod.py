@@ -10,8 +10,8 @@ import pytest
 from checkpoint_kit import Crash, FaultyDisk
 
 from relay_agent.checkpoints.disk import Disk
-from relay_agent.pod import DONE, Note, Pod, read_note
-from relay_agent.takeover import backlog, look
+from relay_agent.pod.pod import DONE, Note, Pod, read_note
+from relay_agent.pod.takeover import backlog, look
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.messages import RunConfig
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole_names
 
-from relay_agent import publisher as publisher_module
+from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published, publish
+from relay_agent.checkpoints.publisher import RETRY_AFTER, ROOM_WITHIN, Publisher
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
 from relay_agent.checkpoints.tree import MAX_DEPTH, Torn
-from relay_agent.progress import Progress
-from relay_agent.publisher import RETRY_AFTER, ROOM_WITHIN, Publisher
-from relay_agent.stop import Stop
-from relay_agent.verdict import judge
-from relay_agent.volume import RunFolder
+from relay_agent.outcome.stop import Stop
+from relay_agent.outcome.verdict import judge
+from relay_agent.output.progress import Progress
+from relay_agent.volume.volume import RunFolder
 
 
 @dataclass

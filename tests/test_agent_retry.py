@@ -17,10 +17,10 @@ from agent_rig import Rig, eventually, mock, rigged
 from commander_kit import FakeClock
 
 from relay_agent.guardian import cgroup
-from relay_agent.retry import Failure, Policy, Retries, Tries, after, choose
-from relay_agent.stop import Stop
-from relay_agent.verdict import Verdict
-from relay_agent.volume import open_run
+from relay_agent.outcome.retry import Failure, Policy, Retries, Tries, after, choose
+from relay_agent.outcome.stop import Stop
+from relay_agent.outcome.verdict import Verdict
+from relay_agent.volume.volume import open_run
 from relaytui.wire.status import Outcome
 
 QUICK = {"RETRIES": "2", "RETRY_BACKOFF": "0.1"}

@@ -13,7 +13,7 @@ from commander_kit import FakeClock
 from ports import free_port
 
 from relay_agent import guardian
-from relay_agent.acquire import _Denials
+from relay_agent.lease.acquire import _Denials
 
 
 def test_a_run_from_first_to_last(rig: Rig) -> None:

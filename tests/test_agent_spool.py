@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from checkpoint_kit import Crash, FaultyDisk
 
-from relay_agent import segments
 from relay_agent.checkpoints.disk import SYSTEM, Disk
-from relay_agent.lane import BUFFER, FRAME, SEGMENT, Frame, Lane, Mark
-from relay_agent.lease import Lease
-from relay_agent.pace import Pace
-from relay_agent.segments import Folder
-from relay_agent.spool import Spool
-from relay_agent.yielding import MEMORY_BOUND
+from relay_agent.lease.lease import Lease
+from relay_agent.link.pace import Pace
+from relay_agent.spool import segments
+from relay_agent.spool.lane import BUFFER, FRAME, SEGMENT, Frame, Lane, Mark
+from relay_agent.spool.segments import Folder
+from relay_agent.spool.spool import Spool
+from relay_agent.spool.yielding import MEMORY_BOUND
 from relaytui.wire.codec import decode
 from relaytui.wire.messages import MAX_FRAME, MAX_REPORTS, Reports, Skip
 from relaytui.wire.reports import AnyReport, Event, Gap, Log, Step

@@ -17,11 +17,11 @@ import pytest
 from agent_rig import SECRET, Agent, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
-from relay_agent.contact import Contact
 from relay_agent.guardian import cgroup
-from relay_agent.link import GIVES_WAY, Link
-from relay_agent.pod import Pod, read_note
-from relay_agent.takeover import RULES, Act, Standing, Trainer, backlog, look
+from relay_agent.link.contact import Contact
+from relay_agent.link.link import GIVES_WAY, Link
+from relay_agent.pod.pod import Pod, read_note
+from relay_agent.pod.takeover import RULES, Act, Standing, Trainer, backlog, look
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.messages import PROTOCOL, Hello
 

@@ -17,9 +17,9 @@ from agent_rig import AGENT, LAUNCHERS, SECRET, Rig, eventually, mock, rigged
 
 from relay_agent import guardian
 from relay_agent.checkpoints.manifest import verify
-from relay_agent.progress import Progress
-from relay_agent.stop import Stop
-from relay_agent.verdict import judge
+from relay_agent.outcome.stop import Stop
+from relay_agent.outcome.verdict import judge
+from relay_agent.output.progress import Progress
 
 
 @pytest.mark.parametrize(

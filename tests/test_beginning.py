@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from checkpoint_kit import new_run, put, take
 
-from relay_agent.beginning import Beginning
+from relay_agent.attempt.beginning import Beginning
 from relay_agent.checkpoints.publish import Published
 from relay_agent.checkpoints.rollback import Rollback, note
-from relay_agent.claims import Claim
-from relay_agent.stop import Stop
-from relay_agent.volume import RunFolder
+from relay_agent.outcome.stop import Stop
+from relay_agent.volume.claims import Claim
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import CheckpointRef
 

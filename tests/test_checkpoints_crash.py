@@ -19,7 +19,7 @@ from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.volume import RunFolder, highest_claim, open_run, read_claim
+from relay_agent.volume.volume import RunFolder, highest_claim, open_run, read_claim
 from relaytui.wire.errors import RelayError
 
 

@@ -11,7 +11,7 @@ from checkpoint_kit import FaultyDisk, names, new_run, not_mine, put, take, whol
 
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.resume import choose
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 
 @pytest.fixture

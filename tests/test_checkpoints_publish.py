@@ -20,7 +20,7 @@ from relay_agent.checkpoints.publish import Fenced, Torn, Unsettled, publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.checkpoints.tree import Cancelled
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 
 @pytest.fixture

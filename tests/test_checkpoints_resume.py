@@ -18,7 +18,7 @@ from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import Resume, choose, remains
 from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.checkpoints.tree import Unreadable
-from relay_agent.volume import RunFolder, highest_claim, open_run
+from relay_agent.volume.volume import RunFolder, highest_claim, open_run
 from relaytui.wire.clock import SystemClock
 
 

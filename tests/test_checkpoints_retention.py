@@ -9,11 +9,11 @@ from checkpoint_kit import ManualClock, mine, new_run, put, stage, take
 
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.prune import prune
+from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.config import load
-from relay_agent.publisher import Publisher
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.errors import RelayError
 
 

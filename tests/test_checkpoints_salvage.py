@@ -15,7 +15,7 @@ from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage, recorded_end
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from checkpoint_kit import FaultyDisk, ManualClock, mine, new_run, stage
 from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.staging import FIRST, StagingWatch
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 SETTLE = 5.0
 

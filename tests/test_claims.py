@@ -12,9 +12,9 @@ import pytest
 from checkpoint_kit import Crash, FaultyDisk, new_run, put, take
 
 from relay_agent.checkpoints.line import survey
-from relay_agent.claims import Claim, Spoilt, decode, encode
-from relay_agent.spoilt_claims import set_aside
-from relay_agent.volume import RunFolder, claimed_epochs, highest_claim, open_run, read_claim
+from relay_agent.volume.claims import Claim, Spoilt, decode, encode
+from relay_agent.volume.spoilt_claims import set_aside
+from relay_agent.volume.volume import RunFolder, claimed_epochs, highest_claim, open_run, read_claim
 from relaytui.wire.errors import RelayError
 
 CLAIM = Claim(2, "pod-a", "0123456789abcdef", "step_00000030", "config", 1.7e9)
@@ -125,7 +125,7 @@ def test_a_volume_in_trouble_loses_no_claim(tmp_path: Path, monkeypatch: pytest.
     def fail(*args: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("relay_agent.volume.read_file", fail)
+    monkeypatch.setattr("relay_agent.volume.volume.read_file", fail)
     assert set_aside(run, 2) == ["the claim of epoch 1 is not heeded: it cannot be read: Input/output error"]
     assert file_of(run, 1).exists()
 

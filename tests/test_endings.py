@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from relay_agent.endings import CAN_BE_SET, ENDINGS, KEPT, STOPPED, Again, signal_of, tell
-from relay_agent.progress import Progress
-from relay_agent.stop import Stop, Why
-from relay_agent.verdict import judge
+from relay_agent.outcome.endings import CAN_BE_SET, ENDINGS, KEPT, STOPPED, Again, signal_of, tell
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.outcome.verdict import judge
+from relay_agent.output.progress import Progress
 
 STEPS = [f"step {n}/100 loss 1.5" for n in range(1, 40)]
 

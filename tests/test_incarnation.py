@@ -10,7 +10,7 @@ import pytest
 from agent_rig import rigged
 from commander_kit import Kit, running
 
-from relay_agent.volume import open_run, read_claim
+from relay_agent.volume.volume import open_run, read_claim
 from relaytui.wire.ids import is_id, shown
 
 SECRET = "an-incarnation-nobody-knows"

@@ -11,14 +11,15 @@ import pytest
 from agent_rig import mock, rigged
 from commander_kit import FakeClock
 
-from relay_agent import doctor, tenure
-from relay_agent.contact import Whoami
+from relay_agent import doctor
+from relay_agent.attempt import tenure
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
 from relay_agent.guardian import EARLY, main
-from relay_agent.lease import LEAST_TO_STOP, MARGIN, Lease
-from relay_agent.link import Link
-from relay_agent.stop import Stop, Why
-from relay_agent.telling import Teller
-from relay_agent.tenure import Tenure
+from relay_agent.lease.lease import LEAST_TO_STOP, MARGIN, Lease
+from relay_agent.link.contact import Whoami
+from relay_agent.link.link import Link
+from relay_agent.outcome.stop import Stop, Why
 from relaytui.wire.errors import Exit, RelayError
 
 

@@ -13,13 +13,13 @@ import pytest
 from commander_kit import FakeClock
 from preempt_kit import serving, settings, virtually
 
+from relay_agent.outcome.stop import Stop, Why
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.departure import HEED, Departure, grace_of
 from relay_agent.preempt.metadata import Metadata
 from relay_agent.preempt.notice import Notice
 from relay_agent.preempt.places import PLACES
 from relay_agent.preempt.plan import Act, kill_margin, leave_margin, plan
-from relay_agent.stop import Stop, Why
 
 GB = 10**9
 SPOT = Notice("aws", "EC2 will terminate this spot instance")

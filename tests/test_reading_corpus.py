@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from relay_agent.output import Lines
+from relay_agent.output.lines import Lines
 from relay_agent.reading.shapes import read
 
 FOLDER = Path(__file__).parent / "data" / "output"

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_agent.output import Lines
-from relay_agent.progress import Progress
+from relay_agent.output.lines import Lines
+from relay_agent.output.progress import Progress
 from relay_agent.reading.forms import Forms
 from relay_agent.reading.shapes import MAX_LENGTH, read
 from relaytui.wire.reports import Step

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relay_agent import config
-from relay_agent.progress import Progress
+from relay_agent.output.progress import Progress
 from relay_agent.reading import patterns as module
 from relay_agent.reading.patterns import BadPattern, Pattern, check, patterns
 from relaytui.wire.errors import RelayError

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_agent.follow import Follower
-from relay_agent.lane import Mark
-from relay_agent.progress import Progress
+from relay_agent.output.follow import Follower
+from relay_agent.output.progress import Progress
+from relay_agent.spool.lane import Mark
 from relaytui.wire.reports import Log, Step, TelemetryReport
 
 

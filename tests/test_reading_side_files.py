@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_agent import beside
-from relay_agent.follow import Follower
-from relay_agent.progress import Progress
+from relay_agent.output import beside
+from relay_agent.output.follow import Follower
+from relay_agent.output.progress import Progress
 from relay_agent.reading import side_files
 from relay_agent.reading.side_files import CHUNK, SideFiles
 from relaytui.wire.reports import Step, TelemetryReport

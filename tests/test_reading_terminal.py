@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent_rig import eventually, rigged
 
-from relay_agent.supervise import Supervised
+from relay_agent.trainer.supervise import Supervised
 
 PYTHON = "import os; print(*map(os.isatty, (0, 1, 2)), os.get_terminal_size(1).columns, os.environ['TERM'], flush=True)"
 

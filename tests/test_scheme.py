@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from relay_agent import contact as contact_module
-from relay_agent.contact import Contact
+from relay_agent.link import contact as contact_module
+from relay_agent.link.contact import Contact
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.proving import open_session, prove_commander
 from relaytui.wire.errors import Exit, RelayError

@@ -21,7 +21,7 @@ from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.tree import Torn, Unsettled
-from relay_agent.volume import Claim, claim
+from relay_agent.volume.volume import Claim, claim
 
 
 @pytest.fixture

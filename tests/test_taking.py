@@ -19,14 +19,14 @@ from relay_agent.checkpoints.adapters.base import Adapter, Plan, Put
 from relay_agent.checkpoints.disk import Disk
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.manifest import verify
+from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.rescue import rescue
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.taking import RETRY_AFTER, Taking
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import load
-from relay_agent.publisher import Publisher
-from relay_agent.taking import RETRY_AFTER, Taking
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 
 class Told:
@@ -348,7 +348,9 @@ async def test_what_was_taken_and_not_published_is_its_kinds(tmp_path: Path, mon
     rig = Rig(tmp_path)
     await rig.taking.prepare(None)
     run(hf_trainer.save(rig.out, 5))
-    monkeypatch.setattr("relay_agent.publisher.publish", lambda *rest, **options: (_ for _ in ()).throw(Cancelled))
+    monkeypatch.setattr(
+        "relay_agent.checkpoints.publisher.publish", lambda *rest, **options: (_ for _ in ()).throw(Cancelled)
+    )
     await rig.look()
     (rig.run.staging(1) / ".taking").mkdir()
     work = salvaged(rig)

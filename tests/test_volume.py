@@ -15,7 +15,7 @@ from checkpoint_kit import RUN, FaultyDisk, new_run, take
 
 from relay_agent.checkpoints.atomic import renames_in_one_step
 from relay_agent.checkpoints.disk import Disk, names
-from relay_agent.volume import Claim, claim, claimed_epochs, highest_claim, open_run, probe, read_claim
+from relay_agent.volume.volume import Claim, claim, claimed_epochs, highest_claim, open_run, probe, read_claim
 from relaytui.wire.errors import RelayError
 
 
@@ -104,7 +104,7 @@ def test_a_claim_is_exclusive_and_says_who_and_from_where(tmp_path: Path) -> Non
 def test_of_many_that_claim_an_epoch_at_once_one_gets_it(tmp_path: Path) -> None:
     run = new_run(tmp_path, None)
     script = (
-        "import sys; from pathlib import Path; from relay_agent.volume import *\n"
+        "import sys; from pathlib import Path; from relay_agent.volume.volume import *\n"
         "sys.stdin.read()\n"
         "try: claim(RunFolder(Path(sys.argv[1])), Claim(1, 'pod', sys.argv[2], None, '', 0.0))\n"
         "except RelayError: print('refused')\n"
@@ -301,5 +301,5 @@ def test_object_stores_are_known_by_their_mount(tmp_path: Path, kind: str, point
 
 def test_a_run_knows_how_its_volume_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_run(tmp_path, RUN).atomic
-    monkeypatch.setattr("relay_agent.volume.renames_in_one_step", lambda place, disk: False)
+    monkeypatch.setattr("relay_agent.volume.volume.renames_in_one_step", lambda place, disk: False)
     assert not open_run(tmp_path, RUN).atomic

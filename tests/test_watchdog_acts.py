@@ -15,10 +15,10 @@ from commander_kit import FakeClock
 
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.rollback import Rollback, note, notes
-from relay_agent.follow import Follower
-from relay_agent.progress import Progress
-from relay_agent.stop import Stop, Why
-from relay_agent.volume import RunFolder
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.output.follow import Follower
+from relay_agent.output.progress import Progress
+from relay_agent.volume.volume import RunFolder
 from relay_agent.watchdog import growth, stacks
 from relay_agent.watchdog.phases import Phase
 from relay_agent.watchdog.resumed import Resumed

@@ -11,7 +11,7 @@ from checkpoint_kit import FaultyDisk, names, new_run, put, take
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.rollback import Rollback, count, note, notes, spoilt_last, target
-from relay_agent.volume import RunFolder, claimed_epochs
+from relay_agent.volume.volume import RunFolder, claimed_epochs
 
 
 @pytest.fixture

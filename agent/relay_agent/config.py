@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from relay_agent import run_yaml
 from relay_agent.checkpoints.retention import Best, Retention
-from relay_agent.endings import CAN_BE_SET
+from relay_agent.outcome.endings import CAN_BE_SET
 from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
 from relay_agent.run_yaml import CONFIG_VARIABLE
 from relaytui.wire.errors import Exit, RelayError

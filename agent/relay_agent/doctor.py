@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 import click
 
 from relay_agent.config import Settings, load
-from relay_agent.lease import STOP_PART
+from relay_agent.lease.lease import STOP_PART
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
-from relay_agent.trainer import exec_trouble, find_launch, pod_environment, refuse_too_large
-from relay_agent.volume import probe
+from relay_agent.trainer.command import exec_trouble, find_launch, pod_environment, refuse_too_large
+from relay_agent.volume.volume import probe
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import clean, counted
 
 if TYPE_CHECKING:
-    from relay_agent.contact import Whoami
+    from relay_agent.link.contact import Whoami
 
 MAX_SKEW = 5.0
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -231,7 +231,7 @@ def _preemption(settings: Settings) -> Check:
 
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:
-    from relay_agent.contact import Contact
+    from relay_agent.link.contact import Contact
 
     if not settings.shared_secret:
         missing = RelayError(
@@ -287,7 +287,7 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
 
 def lease_checks(settings: Settings, who: Whoami) -> Iterator[Check]:
     """Whether what is to be done at the end of a lease of this commander's can be done."""
-    from relay_agent.tenure import shortened, too_short
+    from relay_agent.attempt.tenure import shortened, too_short
 
     if settings.on_lease_loss != "stop" or not who.lease_seconds:  # 0: one that does not say
         return

@@ -13,22 +13,22 @@ import socket
 from pathlib import Path
 
 import relaytui
-from relay_agent.acquire import Grant, acquire
-from relay_agent.attempt import Attempt
+from relay_agent.attempt.attempt import Attempt
+from relay_agent.attempt.holding import Holding
 from relay_agent.config import Settings
-from relay_agent.contact import Contact
-from relay_agent.holding import Holding
-from relay_agent.lease import Lease
-from relay_agent.link import Link
-from relay_agent.pod import Pod
+from relay_agent.lease.acquire import Grant, acquire
+from relay_agent.lease.lease import Lease
+from relay_agent.link.contact import Contact
+from relay_agent.link.link import Link
+from relay_agent.outcome.retry import Policy, Retries
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.pod.pod import Pod
+from relay_agent.pod.takeover import Found, backlog, look
 from relay_agent.preempt.departure import Departure
 from relay_agent.process import limit_threads, reap_orphans, say
-from relay_agent.retry import Policy, Retries
-from relay_agent.spool import Spool
-from relay_agent.stop import Stop, Why
-from relay_agent.takeover import Found, backlog, look
-from relay_agent.trainer import Launch, find_launch
-from relay_agent.volume import RunFolder, find_run, open_again, open_run
+from relay_agent.spool.spool import Spool
+from relay_agent.trainer.command import Launch, find_launch
+from relay_agent.volume.volume import RunFolder, find_run, open_again, open_run
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import PROTOCOL, Capability, Hello, Order, Refused

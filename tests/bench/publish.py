@@ -20,7 +20,7 @@ from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.checkpoints.take import take
 from relay_agent.checkpoints.tree import hash_files, walk
-from relay_agent.volume import Claim, RunFolder, claim, open_run
+from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
 from tests.bench.rounds import Bench, Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured
 

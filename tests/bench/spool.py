@@ -7,8 +7,8 @@ import shutil
 import time
 from pathlib import Path
 
-from relay_agent.lane import Mark
-from relay_agent.spool import Spool
+from relay_agent.spool.lane import Mark
+from relay_agent.spool.spool import Spool
 from relaytui.wire.reports import Step
 from tests.bench.rounds import Bench, Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured

@@ -25,7 +25,7 @@ from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.volume import RunFolder, highest_claim, read_claim
+from relay_agent.volume.volume import RunFolder, highest_claim, read_claim
 from relaytui.wire.errors import RelayError
 
 LONG = os.environ.get("RELAY_FAULTS") == "long"

@@ -23,7 +23,7 @@ from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.volume import highest_claim, open_run, probe
+from relay_agent.volume.volume import highest_claim, open_run, probe
 
 LONG = os.environ.get("RELAY_FAULTS") == "long"
 

@@ -29,7 +29,7 @@ from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.volume import RunFolder, highest_claim, open_run, read_claim
+from relay_agent.volume.volume import RunFolder, highest_claim, open_run, read_claim
 from relaytui.commander.store.database import RELAY, open_database
 from relaytui.commander.store.writer import Writer
 

@@ -26,7 +26,7 @@ from test_commander_durability import Process
 
 from relay_agent import guardian
 from relay_agent.checkpoints.line import survey
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 LONG = os.environ.get("RELAY_FAULTS") == "long"
 CHAR_LM = f"python3 {LAUNCHERS}/char_lm.py --mode sft"

@@ -22,7 +22,7 @@ from relay_agent.checkpoints.publish import Fenced, publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.volume import claimed_epochs, highest_claim, open_run, read_claim
+from relay_agent.volume.volume import claimed_epochs, highest_claim, open_run, read_claim
 from relaytui.wire.errors import RelayError
 
 MEMORY = Path("/dev/shm")

@@ -14,7 +14,7 @@ from relay_agent.checkpoints import unfinished
 from relay_agent.checkpoints.disk import SYSTEM, Disk, make_folder, names, remove_tree, sync_folder
 from relay_agent.checkpoints.manifest import MANIFEST, NAME
 from relay_agent.checkpoints.staging import OURS
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 KEPT_ASIDE = 2
 """Staged folders that are kept in each of `.bad` and `.orphans`: those of the latest attempts, of these the furthest.

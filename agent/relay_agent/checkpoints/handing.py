@@ -20,7 +20,7 @@ from relay_agent.checkpoints.bring import Bringer
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, make_folder, names, remove_tree, sync_folder, write_new
 from relay_agent.checkpoints.manifest import OURS, Sealed, read
 from relay_agent.checkpoints.tree import Check, Found, Torn, Unsettled, never, walk
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 
 @dataclass(frozen=True)

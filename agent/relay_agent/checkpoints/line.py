@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_SEQ, NAME, Sealed, Torn, read
 from relay_agent.checkpoints.unfinished import is_unfinished
-from relay_agent.claims import Claim
-from relay_agent.volume import RunFolder, claimed_epochs, read_claim
+from relay_agent.volume.claims import Claim
+from relay_agent.volume.volume import RunFolder, claimed_epochs, read_claim
 
 
 @dataclass(frozen=True)

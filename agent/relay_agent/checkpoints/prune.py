@@ -9,7 +9,7 @@ from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import sizes_match
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 KEEP_AT_LEAST = 2
 

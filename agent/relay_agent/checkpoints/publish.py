@@ -39,7 +39,7 @@ from relay_agent.checkpoints.manifest import (
 )
 from relay_agent.checkpoints.staging import MARKER, OURS, Staged
 from relay_agent.checkpoints.tree import Cancelled, Check, Tree, Unsettled, hash_files, never, walk
-from relay_agent.volume import RunFolder, highest_claim
+from relay_agent.volume.volume import RunFolder, highest_claim
 
 
 class Fenced(Exception):  # noqa: N818 - it says what happened

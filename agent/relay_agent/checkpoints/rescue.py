@@ -15,7 +15,7 @@ from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 from relay_agent.checkpoints.salvage import FULL, Told, recorded_end
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import SystemClock
 
 TRIES = 3

@@ -16,7 +16,7 @@ from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import NAME, Torn, read, verify
 from relay_agent.checkpoints.rollback import is_beyond, notes
 from relay_agent.checkpoints.tree import Check, Unreadable, never
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file, write_new
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Manifest
-from relay_agent.volume import RunFolder, highest_claim
+from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.ids import Count, Epoch, Id
 
 _NOTE = re.compile(r"([0-9]{8,16})\.rollback\Z")

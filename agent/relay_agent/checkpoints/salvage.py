@@ -30,7 +30,7 @@ from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.checkpoints.staging import OURS, STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
-from relay_agent.volume import RunFolder, staged_epochs
+from relay_agent.volume.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from relay_agent.attempt.telling import Teller
 from relay_agent.config import Settings
+from relay_agent.outcome.stop import Stop, Why
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.metadata import Metadata
 from relay_agent.preempt.notice import Notice, Surroundings
@@ -20,8 +22,6 @@ from relay_agent.preempt.sources import SOURCES, Source, sources_of
 from relay_agent.preempt.training import Training
 from relay_agent.preempt.watch import watch
 from relay_agent.process import say
-from relay_agent.stop import Stop, Why
-from relay_agent.telling import Teller
 from relaytui.wire.clock import Clock
 
 LEAD = 120.0

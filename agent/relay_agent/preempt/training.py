@@ -7,9 +7,9 @@ import os
 import signal
 from pathlib import Path
 
-from relay_agent.orders import Orders
-from relay_agent.publisher import Publisher
-from relay_agent.supervise import Supervised
+from relay_agent.attempt.orders import Orders
+from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.trainer.supervise import Supervised
 
 
 class Training:

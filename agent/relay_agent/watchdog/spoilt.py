@@ -13,10 +13,10 @@ from relay_agent.checkpoints import rollback
 from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.rollback import Rollback
 from relay_agent.checkpoints.staging import STEP
-from relay_agent.follow import Follower
+from relay_agent.outcome.stop import Stop
+from relay_agent.output.follow import Follower
 from relay_agent.process import say
-from relay_agent.stop import Stop
-from relay_agent.volume import RunFolder
+from relay_agent.volume.volume import RunFolder
 from relay_agent.watchdog.diverging import Bad
 from relay_agent.watchdog.rules import Rules
 from relaytui.wire.clock import Clock

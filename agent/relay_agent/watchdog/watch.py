@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from relay_agent.follow import Follower
+from relay_agent.outcome.stop import Stop
+from relay_agent.output.follow import Follower
 from relay_agent.process import say
-from relay_agent.stop import Stop
-from relay_agent.trainer import pod_environment
-from relay_agent.volume import RunFolder
+from relay_agent.trainer.command import pod_environment
+from relay_agent.volume.volume import RunFolder
 from relay_agent.watchdog import growth, stacks
 from relay_agent.watchdog.phases import Phase
 from relay_agent.watchdog.rules import Rules

@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from relay_agent.follow import Follower
 from relay_agent.guardian import CHUNK
 from relay_agent.guardian.main import PIPE, RUSH, RUSH_GAP, RUSH_PAUSE
-from relay_agent.progress import Progress
+from relay_agent.output.follow import Follower
+from relay_agent.output.progress import Progress
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.reports import Log, Step, TelemetryReport
 

@@ -15,7 +15,7 @@ import random
 import sys
 import time
 
-from relay_agent.link import BATCH_AFTER, WINDOW
+from relay_agent.link.link import BATCH_AFTER, WINDOW
 from relaytui.wire.codec import encode
 from relaytui.wire.messages import Ack, Reports
 from relaytui.wire.reports import Log

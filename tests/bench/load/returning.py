@@ -21,15 +21,15 @@ from typing import Protocol
 
 import aiohttp
 
-from relay_agent.contact import Contact
-from relay_agent.journal import Journal
-from relay_agent.lease import Lease
-from relay_agent.link import Link, longest_pause
-from relay_agent.spool import Spool
-from relay_agent.stop import Stop
-from relay_agent.telling import Teller
-from relay_agent.tenure import Tenure
-from relay_agent.volume import RunFolder
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
+from relay_agent.lease.lease import Lease
+from relay_agent.link.contact import Contact
+from relay_agent.link.link import Link, longest_pause
+from relay_agent.outcome.stop import Stop
+from relay_agent.spool.spool import Spool
+from relay_agent.volume.journal import Journal
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.messages import PROTOCOL, Acquire, Granted, Hello
 from tests.bench.load import asked

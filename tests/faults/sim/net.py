@@ -235,7 +235,7 @@ class End:
 
 
 class SimContact:
-    """In place of `relay_agent.contact.Contact`; proof and tokens are other tests' matter."""
+    """In place of `relay_agent.link.contact.Contact`; proof and tokens are other tests' matter."""
 
     net: Network
     commander: Host

@@ -17,17 +17,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import relay_agent.attempt
+import relay_agent.attempt.attempt
+import relay_agent.attempt.holding
+import relay_agent.checkpoints.publisher
 import relay_agent.checkpoints.tree
-import relay_agent.holding
-import relay_agent.link
-import relay_agent.pod
-import relay_agent.publisher
+import relay_agent.link.link
+import relay_agent.pod.pod
+import relay_agent.pod.takeover
 import relay_agent.runner
-import relay_agent.supervise
-import relay_agent.takeover
-import relay_agent.trainer
-import relay_agent.volume
+import relay_agent.trainer.command
+import relay_agent.trainer.supervise
+import relay_agent.volume.volume
 import relaytui.commander.store.database
 from relay_agent.checkpoints.disk import Disk
 from relaytui.commander.store.database import Schema
@@ -69,25 +69,25 @@ def patched(world: World) -> Iterator[None]:
         (relay_agent.runner, "random", SimpleNamespace(Random=lambda: random.Random(rng.random()))),
         (relay_agent.runner, "Contact", world.contact),
         # What only looks whether there is something to do, and was most of the work of a world.
-        (relay_agent.publisher, "LOOK_EVERY", 2.0),
-        (relay_agent.link, "SYNC_EVERY", 3.0),
-        (relay_agent.attempt, "_ticking", _ticking),
-        (relay_agent.trainer, "pod_environment", lambda environ: {"PATH": os.defpath}),  # other tests' matter
+        (relay_agent.checkpoints.publisher, "LOOK_EVERY", 2.0),
+        (relay_agent.link.link, "SYNC_EVERY", 3.0),
+        (relay_agent.attempt.attempt, "_ticking", _ticking),
+        (relay_agent.trainer.command, "pod_environment", lambda environ: {"PATH": os.defpath}),  # other tests' matter
         (Schema, "migrations", _migrations),
         (relaytui.commander.store.database, "check_tables", lambda db, path, migrations: None),
-        (relay_agent.attempt, "Supervised", SimSupervised),
-        (relay_agent.holding, "start_of", lambda pid: pod().start_of(pid)),
-        (relay_agent.pod, "start_of", lambda pid: pod().start_of(pid)),
-        (relay_agent.pod.Pod, "hold", lambda pod, run_id: True),  # a lock would outlive a simulated death
-        (relay_agent.takeover, "_call", lambda folder, guard: (pod().call_guardian(folder), 0)),
-        (relay_agent.takeover, "_peer", lambda line: line.guard.process.pid),
-        (relay_agent.takeover, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
-        (relay_agent.supervise, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
-        (relay_agent.supervise, "thaw", lambda pid: None),
-        (relay_agent.supervise, "kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
+        (relay_agent.attempt.attempt, "Supervised", SimSupervised),
+        (relay_agent.attempt.holding, "start_of", lambda pid: pod().start_of(pid)),
+        (relay_agent.pod.pod, "start_of", lambda pid: pod().start_of(pid)),
+        (relay_agent.pod.pod.Pod, "hold", lambda pod, run_id: True),  # a lock would outlive a simulated death
+        (relay_agent.pod.takeover, "_call", lambda folder, guard: (pod().call_guardian(folder), 0)),
+        (relay_agent.pod.takeover, "_peer", lambda line: line.guard.process.pid),
+        (relay_agent.pod.takeover, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
+        (relay_agent.trainer.supervise, "stop_leftovers", lambda guard: pod().stop_leftovers(guard)),
+        (relay_agent.trainer.supervise, "thaw", lambda pid: None),
+        (relay_agent.trainer.supervise, "kill_tree", lambda guard, root, pid: pod().stop_leftovers(guard)),
         (relay_agent.checkpoints.tree, "ThreadPoolExecutor", _Inline),
-        (relay_agent.pod.Pod, "hold", _released_at_death(getattr(relay_agent.pod.Pod, "hold", None))),
-        (relay_agent.volume, "renames_in_one_step", lambda place, disk=None: world.plan.atomic),
+        (relay_agent.pod.pod.Pod, "hold", _released_at_death(getattr(relay_agent.pod.pod.Pod, "hold", None))),
+        (relay_agent.volume.volume, "renames_in_one_step", lambda place, disk=None: world.plan.atomic),
     ]
     calls = ("create", "write", "fsync", "rename", "link", "symlink", "mkdir", "unlink", "rmdir")
     replaced += [(Disk, name, _watched(world, name, getattr(Disk, name))) for name in calls]

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-import relay_agent.acquire
-import relay_agent.attempt
-import relay_agent.beginning
+import relay_agent.attempt.attempt
 import relay_agent.checkpoints.prune
+import relay_agent.lease.acquire
 import relaytui.commander.services.leases
+from relay_agent.attempt import beginning
+from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.staging import StagingWatch
-from relay_agent.lane import Lane
-from relay_agent.lease import Lease
-from relay_agent.publisher import Publisher
+from relay_agent.lease.lease import Lease
+from relay_agent.spool.lane import Lane
 from relaytui.commander.http.ws_agent import AgentSession
 from relaytui.commander.model.lease import Renewal, decide_renew
 from relaytui.commander.services.leases import Leases
@@ -157,7 +157,7 @@ BUGS: dict[str, Bug] = {
     ),
     "unconfirmed grants": Bug(
         "an answer that was long on its way starts a trainer", ("agent SIGSTOP", "messages late", "pod frozen"),
-        ((relay_agent.acquire, "_confirm", _unconfirmed),), {"on_lease_loss": "stop", "pods": 3},
+        ((relay_agent.lease.acquire, "_confirm", _unconfirmed),), {"on_lease_loss": "stop", "pods": 3},
     ),
     "prune to one": Bug(
         "only the newest checkpoint is kept", (),
@@ -169,7 +169,7 @@ BUGS: dict[str, Bug] = {
     ),
     "resume by name": Bug(
         "the newest checkpoint is the last one by name", ("agent SIGTERM", "pod lost"),
-        ((relay_agent.beginning, "choose", _by_name(relay_agent.beginning.choose)),), {"total": 30, "save_every": 3},
+        ((beginning, "choose", _by_name(beginning.choose)),), {"total": 30, "save_every": 3},
     ),
     "ended while it lives": Bug(
         "the end is told before the trainer is dead", ("agent SIGTERM", "drain"),

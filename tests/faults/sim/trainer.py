@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay_agent import guardian
-from relay_agent.supervise import Supervised
+from relay_agent.trainer.supervise import Supervised
 from tests.faults.sim.loop import EPOCH_OF_WALL, PROCESS, Process
 
 if TYPE_CHECKING:

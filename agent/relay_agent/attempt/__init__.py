@@ -1,0 +1,1 @@
+"""One attempt at a run, from the claim to its last word."""

@@ -1,0 +1,396 @@
+"""One attempt at a run, from the claim to the report that ends it; or from where an agent that is gone left it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from relay_agent.attempt.beginning import Beginning
+from relay_agent.attempt.holding import Holding
+from relay_agent.attempt.last_word import last_word
+from relay_agent.attempt.orders import Orders
+from relay_agent.attempt.rejoin import Rejoining, replay
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
+from relay_agent.checkpoints.handing import Handed
+from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.checkpoints.resume import Resume
+from relay_agent.checkpoints.taking import Taking, checkpoint_dir
+from relay_agent.checkpoints.tree import Cancelled
+from relay_agent.config import Settings
+from relay_agent.guardian import EARLY
+from relay_agent.link.link import Link
+from relay_agent.outcome.retry import Retries
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.outcome.verdict import Verdict, given_back, judge, never_started, volume_failed
+from relay_agent.output.beside import Beside
+from relay_agent.output.follow import Follower
+from relay_agent.output.printed import last_lines
+from relay_agent.output.progress import Progress
+from relay_agent.pod.pod import Pod
+from relay_agent.pod.takeover import Act
+from relay_agent.preempt.departure import Departure
+from relay_agent.preempt.training import Training
+from relay_agent.process import say
+from relay_agent.reading.patterns import patterns
+from relay_agent.trainer.command import Launch, refuse_too_large, trainer_environment
+from relay_agent.trainer.supervise import Supervised
+from relay_agent.volume.journal import Journal
+from relay_agent.volume.volume import Claim, RunFolder, claim, highest_claim
+from relay_agent.watchdog.resumed import Resumed
+from relay_agent.watchdog.rules import Rules
+from relay_agent.watchdog.watch import Watchdog
+from relaytui.wire import reports
+from relaytui.wire.clock import Clock
+from relaytui.wire.errors import RelayError
+from relaytui.wire.ids import shown
+from relaytui.wire.messages import Order, Refused
+from relaytui.wire.status import Outcome
+from relaytui.wire.text import clean
+
+ENDINGS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
+"""After any other the run goes on elsewhere."""
+VOLUME_ANSWERS = 5.0
+"""Seconds to wait for the volume's word on who holds the run, where it decides only what a file for people says."""
+
+
+class Attempt:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        launch: Launch,
+        holding: Holding,
+        incarnation: str,
+        pod: Pod,
+        link: Link,
+        stop: Stop,
+        clock: Clock,
+        rng: random.Random,
+        retries: Retries,
+        departure: Departure,
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._launch = launch
+        self._holding = holding
+        self._incarnation = incarnation
+        self._pod = pod
+        self._link = link
+        self._stop = stop
+        self._clock = clock
+        self._retries = retries
+        self._departure = departure
+        self._ended = False
+        self._retried = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.epoch = holding.lease.epoch
+        self.journal = Journal(folder, settings.worker_id, clock)
+        self.journal.epoch = self.epoch
+        self.tell = departure.tell = Teller(holding.spool, self.journal, clock, link.wake)
+        grace = settings.stop_grace if settings.on_lease_loss == "stop" else None
+        self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, grace)
+        self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
+        found = holding.found
+        self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
+
+    @property
+    def again(self) -> bool:
+        """Once it has ended: whether the run is to be acquired anew at once."""
+        if self._retried and self._stop.why in (None, Why.AGAIN):
+            return True
+        return self._rejoining is not None and self._rejoining.again
+
+    # -- the story -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """The exit code of the agent: the trainer's own, or one of ours where the lease was lost."""
+        self.journal.open()
+        self._link.spool = self._holding.spool
+        renewing = asyncio.create_task(self.tenure.renew(), name="renew")
+        try:
+            await self._retries.load()
+            if self._rejoining is None:
+                await self._granted()
+            try:
+                verdict = await (self._train() if self._rejoining is None else self._rejoin(self._rejoining))
+            except OSError as error:
+                refused = volume_failed(error, self._settings.l1_root)
+            except RelayError as error:
+                refused = error
+            else:
+                verdict = await self._retries.settle(verdict, self._stop, self.epoch, self.tell)
+                await self._end(verdict)
+                stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
+                return self._stop.exit_code if stopped else verdict.exit_code
+            self.tell.event("attempt.refused", str(refused))
+            await self._end(never_started(refused, self._stop))
+            raise refused
+        finally:
+            renewing.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
+            await self.journal.close()
+            self._leave_spool()
+
+    async def _granted(self) -> None:
+        lease = self._holding.lease
+        self._note(None, 0, started=False)  # whoever comes next can deliver what is told from here on
+        say(f"run {lease.run_id}: lease granted, epoch {self.epoch}, {lease.seconds:g} s")
+        self.tell.event("lease.acquired", f"epoch {self.epoch}", send=False)
+        await self._state("RUNNING")
+        repo = self._settings.hf_repo or self._holding.config.hf_repo
+        if repo:
+            dry = str(self._settings.hf_dry_run).lower()
+            data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._holding.config.hf_sync_interval_sec)}
+            self.tell.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
+
+    async def _train(self) -> Verdict:
+        self.tenure.refuse_too_short()
+        if not await self._retries.hold_off(self._stop, self.tell):
+            return Verdict.before_start(self._stop, 0)
+        beginning = Beginning(
+            self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
+            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy,
+        )  # fmt: skip
+        try:
+            resume = await beginning.resume()
+        except Cancelled:
+            return Verdict.before_start(self._stop, 0)
+        base = resume.name if resume else None
+        holder, who = self._settings.worker_id, shown(self._incarnation)
+        claimed = Claim(self.epoch, holder, who, base, self._launch.digest, self._clock.wall())
+        await asyncio.to_thread(claim, self._folder, claimed)
+        resume = await beginning.salvage(resume)
+        step, name = (resume.step, resume.name) if resume else (0, None)
+        if self._stop.asked.is_set():
+            return Verdict.before_start(self._stop, step)
+        follower = self._follower(step)
+        trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
+        taking = self._taking(follower)
+        publisher = self._publisher(step, name, follower, taking)
+        try:
+            handed = await taking.prepare(resume)
+        except Cancelled:
+            return Verdict.before_start(self._stop, step)
+        await self._start(trainer, resume, handed)
+        code = await self._watch(trainer, follower, publisher, name)
+        return await self._judge(code, trainer, follower, publisher)
+
+    async def _rejoin(self, rejoining: Rejoining) -> Verdict:
+        """The trainer of an agent that is gone: still running, or what became of it."""
+        note = rejoining.note
+        follower = self._follower(note.resume_step)
+        publisher = self._publisher(note.resume_step, note.resume, follower, self._taking(follower))
+        log = self._folder.log(self.epoch)
+        mark = await replay(log, self._holding.spool.telemetry.mark, follower)
+        trainer = Supervised(log, follower.feed, follower.skip, mark.offset, taken_over=True)
+        await rejoining.join(trainer)
+        if rejoining.found.line is not None:
+            self._note(note.resume, note.resume_step)
+        for done in await asyncio.to_thread(publisher.published_before):
+            self.tell.published(done)  # it may not have been told; what is known already counts once
+            self._resumed.found(done.step)
+        code = await self._watch(trainer, follower, publisher, note.resume)
+        verdict = await self._judge(code, trainer, follower, publisher)
+        if rejoining.act is Act.AGAIN and self._stop.why is None:
+            verdict = given_back(rejoining.story, verdict.step, code)
+        return verdict
+
+    async def _watch(self, trainer: Supervised, follower: Follower, publisher: Publisher, base: str | None) -> int:
+        """Until nothing is left of the trainer and all that is whole is published. Its exit code."""
+        self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
+        if self._settings.on_lease_loss == "stop":
+            if math.isfinite(self.tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
+                trainer.dead_by(self.tenure.lease.safe_until, self.tenure.notice)
+            self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self.tenure.notice)
+        elif self._rejoining is not None:
+            trainer.dead_by(0.0)  # the agent before may have had the other rule
+        publishing = self._background(publisher.run(), "publish")
+        self._background(_ticking(follower), "tick")
+        beside = Beside(self._folder.output(self.epoch), follower)
+        self._background(beside.run(), "beside")
+        watchdog = Watchdog(
+            Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
+            publisher, trainer=trainer.pids, saves_in=checkpoint_dir(self._settings, self._folder, self.epoch),
+        )  # fmt: skip
+        watching = self._background(watchdog.run(), "watchdog")
+        self.orders.on_save = watchdog.save_asked
+        wish = self._folder.save_file(self.epoch)
+        self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
+        self._departure.begin(Training(self.orders, publisher, trainer, wish))
+        code = await trainer.exited
+        watching.cancel()
+        self.orders.trainer_is_gone()
+        self._departure.ended(code)
+        leftovers = await trainer.gone
+        follower.finish()
+        await beside.last()
+        data = {"code": str(code), "leftovers": str(leftovers)}
+        self.tell.event("trainer.exited", f"the trainer exited with {code}", data)
+        publisher.close()
+        await asyncio.wait({publishing})  # a publish that has begun is not cut off
+        if not self._stop.lost:
+            await publisher.finish(code)
+        return code
+
+    def _stop_trainer(self, trainer: Supervised, at_once: bool) -> None:
+        if at_once:
+            trainer.kill()
+            return
+        trainer.stop(self._stop.dead_by - self._clock.boot())
+        if math.isfinite(self._stop.dead_by):
+            trainer.dead_by(self._stop.dead_by + EARLY)
+
+    async def _judge(self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher) -> Verdict:
+        self.tenure.note_cut_off(stopped=code != 0)
+        unpublished, last = publisher.unpublished(follower.progress.step), follower.last_line
+        lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
+        return judge(
+            code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
+            lines=lines, oom=trainer.oom, prints=self._retries.prints,
+        )  # fmt: skip
+
+    async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:
+        step, name = (resume.step, resume.name) if resume else (0, None)
+        folder = self._note(name, step)
+        env = trainer_environment(
+            os.environ, self._settings, self._holding.config, self._folder, self.epoch, handed.path, handed.args
+        )
+        refuse_too_large(self._launch, env)
+        orphan = self._settings.orphan_timeout
+        grace = self._settings.stop_grace
+        stops = self._settings.on_lease_loss == "stop"
+        pid = await trainer.start(
+            self._launch.argv, env, self._holding.guard, grace, orphan, folder, self._settings.pty,
+            (self.tenure.lease.safe_until, self.tenure.notice) if stops else None,
+        )  # fmt: skip
+        self.tell.report(reports.Started(self._clock.wall(), step, name, pid))
+        self.tell.event("trainer.started", f"{self._launch.name}, pid {pid}", send=False)
+        say(f"trainer started: {self._launch.name}, pid {pid}, log {self._folder.log(self.epoch)}")
+
+    def _note(self, resume: str | None, resume_step: int, *, started: bool = True) -> Path | None:
+        return self._holding.note(
+            self._pod, self._settings, self._folder, self._launch, self._incarnation, resume, resume_step,
+            started=started,
+        )  # fmt: skip
+
+    async def _end(self, verdict: Verdict) -> None:
+        """The last report, and the wait until it is acknowledged: it frees the run."""
+        step = verdict.step
+        self.tenure.ended = True
+        self.tell.report(
+            reports.Ended(
+                self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000),
+                verdict.ending,
+            )
+        )  # fmt: skip
+        if self._holding.spool.folder is not None:
+            self._pod.done(self._holding.spool.folder)
+        status = verdict.outcome.upper() if verdict.outcome in ENDINGS else "PREEMPTED"
+        data = {"outcome": str(verdict.outcome), "ending": verdict.ending}
+        self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", data, send=False)
+        self._ended = True
+        self._retried = verdict.outcome is Outcome.CRASHED
+        await self._state(status, verdict.exit_code)
+        say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
+        if not await last_word(self._link, self._stop, self._holding.lease.seconds):
+            where = self._holding.kept(self.tenure.lease.lost)
+            say(f"the commander has not acknowledged everything; {where}")
+
+    def _leave_spool(self) -> None:
+        """Delivered, it goes; else it waits for the next agent."""
+        spool = self._holding.spool
+        if self._ended and spool.empty:
+            spool.delete()
+            if spool.folder is not None:
+                self._pod.forget(spool.folder)
+        else:
+            spool.close()
+
+    # -- what goes on beside -------------------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        self.orders.take(order)
+
+    def refused(self, refused: Refused) -> None:
+        self.tenure.refused(refused)
+
+    def signalled(self, name: str) -> None:
+        self.tell.event("signal.received", name)
+        if not self._ended:
+            self._background(self._state("PREEMPTED"), "state")
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_complain)
+        self._tasks.append(task)
+        return task
+
+    async def _state(self, status: str, exit_code: int | None = None) -> None:
+        """Into state.json, which is the successor's once there is one."""
+        if not self.tenure.held:
+            return
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(VOLUME_ANSWERS):
+                if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
+                    return
+        if exit_code is not None or not self._ended:
+            self.journal.state(status, exit_code)
+
+    def _follower(self, step: int) -> Follower:
+        telemetry = self._holding.spool.telemetry
+        own = patterns(self._settings.patterns, say)
+        progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps, own)
+        return Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
+
+    def _taking(self, follower: Follower) -> Taking:
+        return Taking(
+            self._settings, self._folder, self.epoch, self._clock, self.tell,
+            lambda: follower.progress.step, self._stop.unless_hurried,
+        )  # fmt: skip
+
+    def _publisher(self, step: int, name: str | None, follower: Follower, taking: Taking) -> Publisher:
+        self._resumed = resumed = Resumed(step, None if self._settings.counter_restarts else name, self.tell)
+        publisher = Publisher(
+            self._folder,
+            self.epoch,
+            self._settings.mode,
+            self._launch.name,
+            self._settings.settle_seconds,
+            self._holding.config.ckpt_keep_last_n,
+            self._clock,
+            resumed,
+            taking=taking,
+            retention=self._settings.retention,
+            metric=follower.known,
+            held=lambda: self.tenure.held,
+            safe=lambda: self.tenure.safe,
+            on_fenced=self.tenure.fenced,
+            healthy=lambda step: follower.health.healthy(step) and follower.trend.healthy(step),
+            check=self._stop.unless_hurried,
+            patient=lambda: self._stop.patient,
+            marks={"auto": None, "always": True, "never": False}[self._settings.complete_marker],
+        )
+        if name is not None:
+            publisher.protect.add(name)
+        resumed.publisher, follower.on_first_step = publisher, resumed.stepped
+        return publisher
+
+
+async def _ticking(follower: Follower) -> None:
+    while True:
+        await asyncio.sleep(0.25)
+        follower.tick()
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        say(f"internal error in {task.get_name()}: {type(error).__name__}: {error}")

@@ -1,0 +1,238 @@
+"""Where an attempt begins: the checkpoint to resume from, what earlier attempts left, and what is said about both."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import takewhile
+
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
+from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.publish import Fenced
+from relay_agent.checkpoints.rescue import rescue
+from relay_agent.checkpoints.resume import Remains, Resume, choose, is_another, is_passed_over, of_name, remains
+from relay_agent.checkpoints.rollback import spoilt_last
+from relay_agent.checkpoints.salvage import Salvage, Told
+from relay_agent.checkpoints.taking import checkpoint_dir, kinds_of
+from relay_agent.checkpoints.tree import Cancelled, Torn
+from relay_agent.config import Settings
+from relay_agent.outcome.stop import Stop
+from relay_agent.process import say
+from relay_agent.volume.spoilt_claims import set_aside
+from relay_agent.volume.volume import RunFolder, highest_claim
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import CheckpointRef
+from relaytui.wire.text import clean, counted
+
+
+class Beginning:
+    """`newest`: of the checkpoints that the commander knows. `healthy`: go back to the last one saved while the loss
+    was well, as also where the attempt before left a note that it was not; the claim that names it takes later ones off
+    the line, where they stay."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        newest: CheckpointRef | None,
+        keep: int,
+        trainer: str,
+        tenure: Tenure,
+        tell: Teller,
+        stop: Stop,
+        healthy: bool = False,
+    ) -> None:
+        self._healthy = healthy
+        self._settings = settings
+        self._folder = folder
+        self._newest = newest
+        self._keep = keep
+        self._trainer = trainer
+        self._tenure = tenure
+        self._tell = tell
+        self._stop = stop
+        self._anew = ""  # why it starts from the beginning although there was more
+        self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
+        self._loop = asyncio.get_running_loop()
+
+    async def resume(self) -> Resume | None:
+        """What to resume from, said aloud. RelayError where checkpoints are missing or damaged and nobody said what to
+        do then: a run that has saved does not quietly go back further than it must, least of all to the beginning.
+        Cancelled where somebody has no time for it."""
+        for words in await asyncio.to_thread(set_aside, self._folder, self._tenure.lease.epoch):
+            self._tell.event("claim.damaged", words)
+            say(words)
+        resume = await self._choose()
+        if self._anew:
+            return None
+        left = await asyncio.to_thread(remains, self._folder)
+        newest = self._newest.name if self._newest is not None and not self._is_behind(resume) else None
+        lost = ""
+        if newest is not None and (lost := await asyncio.to_thread(self._of_another, newest)):
+            self._tell.event("checkpoint.missing", lost, {"name": newest})
+        elif newest is not None and self._has(newest):
+            resume = await self._named(newest, resume)
+        if newest is not None and not lost and not self._has(newest):
+            damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
+            if not damage:
+                lost = f"{newest} is not on this volume"
+                self._tell.event("checkpoint.missing", lost, {"name": newest})
+            elif resume is not None:
+                words = f"{newest} is damaged ({damage}): going on from {resume.name}"
+                self._tell.event("checkpoint.bad", words, {"name": newest})
+                say(words)
+        if resume is None and not lost:
+            lost = self._nothing_whole(left)
+            if lost:
+                self._tell.event("checkpoint.missing", lost)
+        if lost and self._settings.on_missing_checkpoint == "restart":
+            self._anew, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
+        elif lost and (resume is None or self._settings.on_missing_checkpoint == "ask"):
+            here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
+            raise RelayError(
+                "checkpoint_missing",
+                f"the newest checkpoint of run {self._settings.run_id} cannot be resumed from: {lost} ({here})",
+                "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
+                + ("older or restart" if resume else "restart to train from the beginning"),
+                exit_code=Exit.USAGE,
+            )
+        return resume
+
+    async def _choose(self) -> Resume | None:
+        check = self._stop.unless_asked
+        self._healthy = self._healthy or await asyncio.to_thread(spoilt_last, self._folder)
+        if not self._healthy:
+            return await asyncio.to_thread(choose, self._folder, self._passed_over, check=check)
+        resume = await asyncio.to_thread(choose, self._folder, self._passed_over, check=check, healthy=True)
+        order = await asyncio.to_thread(survey, self._folder)
+        ahead = list(takewhile(lambda sealed: resume is None or sealed.name != resume.name, order.line))
+        if resume is None and ahead and not self._bad:
+            self._anew = ": none of its checkpoints was saved while the loss was well"
+        if ahead:
+            counts = counted(len(ahead), "later checkpoint stays", "later checkpoints stay")
+            back = f"to {resume.name}, the last one saved while the loss was well" if resume else "to the beginning"
+            words = f"back {back}: {counts} in ckpt and out of the line, the newest is {ahead[0].name}"
+            self._tell.event(
+                "resume.rolled_back", words, {"name": resume.name if resume else "", "from": ahead[0].name}
+            )
+            say(words)
+        return resume
+
+    async def salvage(self, resume: Resume | None) -> Resume | None:
+        """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud.
+        RelayError where the volume is too full for the newest of it and nobody said what to do then."""
+        lease = self._tenure.lease
+        salvage = Salvage(
+            self._folder,
+            lease.epoch,
+            lambda: self._tenure.held and highest_claim(self._folder) <= lease.epoch,
+            self._keep,
+            accept=not (self._anew or self._healthy),
+            mode=self._settings.mode,
+            trainer=self._trainer,
+            rescue=self._rescue,
+            retention=self._settings.retention,
+            check=self._stop.unless_asked,
+        )
+        try:
+            await asyncio.to_thread(salvage.work)
+        except Fenced:
+            self._tenure.fenced()
+        except Cancelled:
+            pass  # what is not published yet stays where it is
+        for told in salvage.told:
+            self._tell.event(told.kind, told.message, {"name": told.name} if told.name else None)
+            say(told.message)
+        for done in salvage.published:
+            self._tell.published(done)
+            before = resume.last_healthy if resume else None
+            well = done.name if salvage.healthy else before
+            resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=salvage.healthy, last_healthy=well)
+        for name in salvage.pruned:
+            self._tell.pruned(name)
+        waits = [told.message for told in salvage.told if told.kind == "checkpoint.no_space"]
+        if waits and self._settings.on_missing_checkpoint == "ask":
+            raise RelayError(
+                "volume_full",
+                f"run {self._settings.run_id} does not go on without what was saved last: {waits[-1]}",
+                "make room on the volume, or set ON_MISSING_CHECKPOINT to older to train that part again",
+                exit_code=Exit.STATE,
+            )
+        self._say(resume)
+        return resume
+
+    def _rescue(self, dead: int) -> list[Told]:
+        """Called in a thread."""
+        root = checkpoint_dir(self._settings, self._folder, dead)
+        return rescue(self._folder, dead, root, kinds_of(self._settings), check=self._stop.unless_asked)
+
+    def _say(self, resume: Resume | None) -> None:
+        if resume is None:
+            words = f"no checkpoint to resume from: starting from the beginning{self._anew}"
+            self._tell.event("resume.cold", words)
+            say(words)
+            return
+        self._tell.journal.latest_ckpt = resume.name
+        beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
+        self._tell.event(
+            "resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name}
+        )
+        say(f"resuming from {resume.name} at step {resume.step}")
+        if not resume.healthy:
+            before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"
+            words = f"{resume.name} was saved while the loss was not well; {before}"
+            self._tell.event("resume.unhealthy", words, {"name": resume.name})
+            say(words)
+
+    def _nothing_whole(self, left: Remains) -> str:
+        """Why none is whole although the run had checkpoints; empty where it never had one."""
+        damaged = [f"{name} is damaged ({reason})" for name, reason in self._bad.items()]
+        damaged += [
+            f"{name} is damaged (it is kept in {path})" for name, path in left.aside.items() if name not in self._bad
+        ]
+        if damaged:
+            more = f", and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+            return "; ".join(damaged[:3]) + more
+        return f"there was one, as {left.traces[0]} tells, and it is gone" if left.traces else ""
+
+    def _is_behind(self, resume: Resume | None) -> bool:
+        """The line on this volume goes on beyond the newest one that the commander knows of: it lost its books, or
+        never heard of the later ones, and its newest may be pruned by now."""
+        if self._newest is None or resume is None or not resume.on_line:
+            return False
+        return (resume.epoch, resume.step) > (self._newest.epoch, self._newest.step)
+
+    def _has(self, name: str) -> bool:
+        """Whole, for all that was found."""
+        return name not in self._bad and (self._folder.ckpt / name / "manifest.json").is_file()
+
+    def _of_another(self, name: str) -> str:
+        """What is wrong with a checkpoint here that only has the name of the one that the commander knows. Blocking."""
+        assert self._newest is not None
+        path = self._folder.ckpt / name
+        if name in self._bad or not is_another(path, self._settings.run_id, self._newest.manifest):
+            return ""
+        return f"the {name} on this volume is another one than that of epoch {self._newest.epoch}, which is missing"
+
+    async def _named(self, name: str, resume: Resume | None) -> Resume | None:
+        """The newest that the commander knows of is here: that one, where the claims lead past it and nobody noted why.
+        They may tell of an attempt that saved nothing, or be damaged."""
+        known = resume is not None and resume.name == name
+        if known or self._healthy or not await asyncio.to_thread(is_passed_over, self._folder, name):
+            return resume
+        try:
+            found = await asyncio.to_thread(of_name, self._folder, name, self._stop.unless_asked)
+        except Torn as torn:
+            self._bad[name] = f"{torn.reason}; it stays in {self._folder.ckpt / name}"
+            return resume
+        beyond = f"those here lead to {resume.name}" if resume is not None else "those here lead to none"
+        words = f"{name} is the newest that the commander knows, whatever the claims say: {beyond}"
+        self._tell.event("resume.named", words, {"name": name})
+        say(words)
+        return found
+
+    def _passed_over(self, name: str, reason: str) -> None:
+        """Called in a thread."""
+        self._bad[name] = reason
+        words = f"{name} is not used: {reason}"
+        self._loop.call_soon_threadsafe(lambda: self._tell.event("checkpoint.bad", words, {"name": clean(name, 128)}))

@@ -1,0 +1,90 @@
+"""Taking over the trainer of an agent that is gone: read what it knew, go on from there, do what the rules say."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from relay_agent import guardian
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.output import printed
+from relay_agent.output.follow import Follower
+from relay_agent.pod.takeover import RULES, Act, Found, Standing, Trainer
+from relay_agent.process import say
+from relay_agent.spool.lane import Mark
+from relay_agent.trainer.supervise import Supervised
+from relaytui.wire.text import counted
+
+REPLAY = 16 << 20
+"""Bytes of the log that are read again for what the earlier agent knew from them."""
+STORIES = {
+    Trainer.RUNNING: "its trainer still runs",
+    Trainer.EXITED: "its trainer has exited meanwhile",
+    Trainer.STOPPED: "its trainer was stopped meanwhile",
+    Trainer.CRASHED: "its trainer is gone, and nobody knows how",
+}
+
+
+class Rejoining:
+    """`same`: whether command, mode and volume are configured as they were."""
+
+    def __init__(self, found: Found, same: bool, tenure: Tenure, tell: Teller, stop: Stop) -> None:
+        self.found = found
+        self.note = found.note
+        self._same = same
+        self._tell = tell
+        self._stop = stop
+        self.act = RULES[found.trainer, Standing.SAME, self._same]
+        """What is done, as far as the commander has told how the lease stands."""
+        tenure.on_standing = self._stands
+
+    @property
+    def again(self) -> bool:
+        return self.act in (Act.AGAIN, Act.DRAIN) and self._stop.why in (None, Why.CHANGED)
+
+    @property
+    def story(self) -> str:
+        ending = self.found.ending
+        why = {"orphan": " for want of an agent", "deadline": " at the end of its lease"}
+        return "the agent was gone, and " + STORIES[self.found.trainer] + (why.get(ending.why, "") if ending else "")
+
+    async def join(self, trainer: Supervised) -> None:
+        """Be its agent from now on."""
+        found, note = self.found, self.note
+        words = f"epoch {note.epoch} goes on with a new agent: {STORIES[found.trainer]}"
+        self._tell.event("agent.took_over", words, {"trainer": str(found.trainer)})
+        say(f"run {note.run_id}: {words}")
+        if found.ending is not None and found.ending.why == "killed" and found.ending.leftovers:
+            say(f"stopped {counted(found.ending.leftovers, 'process', 'processes')} that an earlier agent left here")
+        if found.line is not None:
+            await trainer.adopt(found.line, found.guardian, note.guard, note.grace)
+        else:
+            assert found.ending is not None
+            trainer.recall(found.ending, note.guard)
+        if self.act is Act.DRAIN:
+            self._drain()
+
+    def _stands(self, standing: Standing) -> None:
+        """The commander has told how the lease stands."""
+        self.act = RULES[self.found.trainer, standing, self._same]
+
+    def _drain(self) -> None:
+        say("command, mode or volume was changed: stopping the old trainer; a new one goes on from what it saves")
+        self._stop.ask(Why.CHANGED, "its command, mode or volume was changed")
+
+
+async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:
+    """Let `follower` know what an earlier agent knew from the log up to `mark`. Where to go on from."""
+    mark = mark or Mark(0, 1)
+    at = max(0, mark.offset - REPLAY)
+    while at < mark.offset:
+        data = await asyncio.to_thread(printed.read, log, at, min(guardian.CHUNK, mark.offset - at))
+        if not data:
+            break
+        at += len(data)
+        follower.replay(data)
+        await asyncio.sleep(0)
+    follower.go_on(mark)
+    return mark

@@ -1,0 +1,47 @@
+"""What an attempt tells: into its spool for the commander, and into the run's journal on the volume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from relay_agent.checkpoints.publish import Published
+from relay_agent.spool.spool import Spool
+from relay_agent.volume.journal import Journal
+from relaytui.wire import reports
+from relaytui.wire.clock import Clock
+from relaytui.wire.text import clean, counted
+
+
+class Teller:
+    """`wake` is called when there is something to send."""
+
+    def __init__(self, spool: Spool, journal: Journal, clock: Clock, wake: Callable[[], None]) -> None:
+        self._spool = spool
+        self._clock = clock
+        self._wake = wake
+        self.journal = journal
+
+    def report(self, report: reports.StateReport) -> None:
+        self._spool.state.append(report)
+        self._wake()
+
+    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None, *, send: bool = True) -> None:
+        """Into events.jsonl; and to the commander, unless it hears of it in another way."""
+        data = {key: clean(value, 300) for key, value in (data or {}).items()}
+        message = clean(message, 500)
+        self.journal.event(kind, message, data)
+        if send:
+            self.report(reports.Event(self._clock.wall(), kind, message, data))
+
+    def published(self, done: Published) -> None:
+        self.journal.latest_ckpt = done.name
+        self.report(
+            reports.Published(self._clock.wall(), done.name, done.step, done.bytes, done.files, done.manifest_sha256)
+        )
+        said = f"{done.name}, {counted(done.bytes, 'byte')}"
+        self.event("checkpoint.published", said, {"name": done.name}, send=False)
+        self.journal.state()
+
+    def pruned(self, name: str) -> None:
+        self.report(reports.Pruned(self._clock.wall(), name))
+        self.event("checkpoint.pruned", name, {"name": name}, send=False)

@@ -1,0 +1,419 @@
+"""Watches the staging folder of an attempt: publishes what is whole, prunes what is old, sets aside what is torn."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
+from relay_agent.checkpoints.line import published
+from relay_agent.checkpoints.measured import Measured
+from relay_agent.checkpoints.prune import prune
+from relay_agent.checkpoints.publish import Fenced, Published, publish
+from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
+from relay_agent.checkpoints.staging import MARKER, Staged, StagingWatch, leave_mark, saved_at
+from relay_agent.checkpoints.taking import Taking
+from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
+from relay_agent.process import say
+from relay_agent.volume.mounted import Mounted
+from relay_agent.volume.volume import RunFolder, highest_claim
+from relaytui.wire.clock import Clock
+from relaytui.wire.text import counted
+
+LOOK_EVERY = 0.5
+RETRY_AFTER = 15.0
+"""Seconds until a publish that the volume had no room for is tried again."""
+ROOM_WITHIN = 120.0
+"""Seconds that the last checkpoints of a trainer that has ended wait for room: somebody may make some, and what it
+learned is worth more than that."""
+ROOM_PAUSE = (1.0, 15.0)
+"""Between two tries of these, at first and at last: each reads the whole checkpoint."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Miss(Enum):
+    """Why a checkpoint is not on the volume."""
+
+    NO_ROOM = "no room"  # it is whole and waits where it was saved
+    REFUSED = "refused"  # it is there still
+    ASIDE = "aside"  # it lies in `ckpt/.bad`
+
+
+class Recorder(Protocol):
+    """Where a publisher tells what it did."""
+
+    def published(self, checkpoint: Published) -> None: ...
+    def pruned(self, name: str) -> None: ...
+    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None: ...
+
+
+class Publisher:
+    """One attempt's. `held` says whether the lease is ours for all we know, `safe` whether nobody else can have it,
+    `healthy` whether the loss was finite at a step, `metric` how one was told last up to a step. `check` raises
+    Cancelled once nothing is waited for; `patient`: whether anybody has the time to wait for room."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        epoch: int,
+        mode: str,
+        trainer: str,
+        settle: float,
+        keep: int,
+        clock: Clock,
+        recorder: Recorder,
+        *,
+        taking: Taking | None = None,
+        retention: Retention = NEWEST_ONLY,
+        metric: Callable[[str, int], float | None] = lambda name, step: None,
+        held: Callable[[], bool],
+        safe: Callable[[], bool],
+        on_fenced: Callable[[], None],
+        healthy: Callable[[int], bool] = lambda step: True,
+        check: Check = never,
+        patient: Callable[[], bool] = lambda: True,
+        marks: bool | None = None,
+    ) -> None:
+        self._folder = folder
+        self._epoch = epoch
+        self._taking = taking
+        self._retention = retention
+        self._metric = metric
+        self._gently = taking.gently if taking else asyncio.to_thread
+        self._mode = mode
+        self._trainer = trainer
+        self._keep = keep
+        self._clock = clock
+        self._recorder = recorder
+        self._held = held
+        self._safe = safe
+        self._on_fenced = on_fenced
+        self._healthy = healthy
+        self._check = check
+        self._patient = patient
+        self._watch = StagingWatch(folder.staging(epoch), settle, clock, marks)
+        self._look_back = marks is None  # whether earlier attempts are still to be asked
+        self._waiting_said = False
+        self._done = asyncio.Event()
+        self._wait_until = 0.0
+        self._again = False
+        self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
+        self._mounted = Mounted(folder, epoch)
+        self._lost = ""
+        self._said = False
+        self._unpublished: dict[str, Miss] = {}  # since the last that was published
+        self._why = ""
+        self._waits = False  # for room, at the end
+        self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
+        self.measured = Measured()
+        self.protect: set[str] = set()
+        self.newest_step: int | None = None
+        self.may_prune = True
+        """False once there is doubt whether the resume took."""
+        self.only_healthy = False
+        """What was saved while the loss was bad stays where it is."""
+
+    async def run(self) -> None:
+        """Until `finish` asks for the last look."""
+        await asyncio.to_thread(self._mounted.begin)
+        while not self._done.is_set():
+            await self.look()
+            try:
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._done.wait()
+            except TimeoutError:
+                continue
+
+    def close(self) -> None:
+        """No look is begun any more; the one that is going on ends first."""
+        self._done.set()
+
+    async def finish(self, exit_code: int) -> None:
+        """The last look, when the trainer's tree is gone."""
+        self._wait_until = 0.0
+        await self.look(exit_code)
+        if (
+            self._again
+        ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
+            await self.look(exit_code)
+        await self._wait_for_room(exit_code)
+        if self._lost:
+            for name in await asyncio.to_thread(self._mounted.saved_elsewhere):
+                self._unpublished.setdefault(name, Miss.REFUSED)
+            return
+        for torn in self._watch.torn():
+            await self._torn(Staged(int(torn.path.name.removeprefix("step_")), torn.path, torn.saved_at), torn.reason)
+
+    async def _wait_for_room(self, exit_code: int) -> None:
+        """Nothing comes after these: try for a while before the attempt ends without them."""
+        pause, longest = ROOM_PAUSE
+        until = self._clock.boot() + ROOM_WITHIN
+        while self.kept and self._patient() and (left := until - self._clock.boot()) > 0:
+            if not self._waits:
+                self._waits = True
+                names = ", ".join(sorted(self._unpublished))
+                say(f"the volume is full: {names} waits up to {ROOM_WITHIN:g} s to be published; make room on it")
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, longest)
+            self._wait_until = 0.0
+            await self.look(exit_code)
+        if self.kept:
+            for name in self._unpublished:
+                await self._mark(self._folder.staging(self._epoch) / name)
+            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
+
+    def published_before(self) -> list[Published]:
+        """What an earlier agent of this attempt published, oldest first: it goes on from there. Blocking."""
+        try:
+            found = [sealed for sealed in published(self._folder)[0] if sealed.manifest.epoch == self._epoch]
+        except OSError:
+            return []  # the looks to come say what is wrong with the volume
+        found.sort(key=lambda sealed: sealed.manifest.seq)
+        if found:
+            self.newest_step = found[-1].manifest.step
+            self._last = (saved_at(found[-1].path), self.newest_step)
+            self.measured.bytes = found[-1].manifest.total_bytes
+        return [
+            Published(
+                sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
+                sealed.sha256, sealed.path,
+            )
+            for sealed in found
+        ]  # fmt: skip
+
+    def unpublished(self, step: int) -> str:
+        """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
+        `step`: where the trainer ended. One that was published later makes up for those before it."""
+        count = len(self._unpublished)
+        if count:
+            return f"{counted(count, 'checkpoint')} could not be published: {self._why or self._lost}"
+        if self._lost and self.newest_step is not None and self.newest_step < step:
+            return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
+        return ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
+        return bool(self._unpublished) and not self._lost and set(self._unpublished.values()) == {Miss.NO_ROOM}
+
+    async def look(self, exit_code: int | None = None) -> None:
+        """One look at the staging folder; the last one where `exit_code` is given."""
+        try:
+            lost = await asyncio.to_thread(self._mounted.missing)
+            if lost:
+                replaced = await asyncio.to_thread(self._replaced)
+                if replaced:
+                    self._on_fenced()
+                    return
+            self._note_lost(lost)
+            if self._look_back:
+                self._look_back = False
+                self._watch.marks = await asyncio.to_thread(self._marks_so_far)
+            if self._taking and not lost:
+                await self._take(self._taking, exit_code)
+            whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
+        except OSError as error:
+            if not self._lost:
+                self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
+            return
+        if self._lost:
+            self._unpublished |= {staged.path.name: Miss.REFUSED for staged in whole}
+            self._why = self._lost
+            return
+        self._say_unmarked()
+        there = {staged.path.name for staged in whole}
+        missed = self._unpublished.items()
+        self._unpublished = {name: miss for name, miss in missed if miss is Miss.ASIDE or name in there}
+        if self._taking and self._taking.no_room:
+            self._unpublished |= dict.fromkeys(self._taking.no_room, Miss.NO_ROOM)
+            self._why = next(iter(self._taking.no_room.values()))
+        if self._clock.boot() < self._wait_until:
+            return
+        self._again = False
+        waiting: set[Staged] = set()
+        for staged in whole:
+            if self.only_healthy and not self._healthy(staged.step):
+                continue
+            if staged in self._passed:
+                await self._orphan(staged)
+            elif await self._publish(staged):
+                self._passed |= waiting
+            else:
+                waiting.add(staged)
+
+    async def _take(self, taking: Taking, exit_code: int | None) -> None:
+        """What the trainer saved in its own folder, into the staging folder."""
+        try:
+            await taking.look(exit_code)
+        except Cancelled:
+            self._done.set()
+        if taking.no_room:
+            await self._prune()
+
+    # -- does the trainer mark what is whole? --------------------------------------------------------------------
+
+    def _marks_so_far(self) -> bool | None:
+        """By what was published of this very trainer."""
+        try:
+            found = [sealed.manifest for sealed in published(self._folder)[0]]
+        except OSError:
+            return None
+        known = {one.marks for one in found if (one.mode, one.trainer) == (self._mode, self._trainer)} - {None}
+        return True in known if known else None
+
+    def _say_unmarked(self) -> None:
+        if self._waiting_said or not (waiting := self._watch.unmarked):
+            return
+        self._waiting_said = True
+        words = f"{waiting[0]} has no {MARKER}, as others of this run had: it is not published before it has"
+        self._recorder.event("checkpoint.unmarked", words, {"name": waiting[0]})
+        say(f"{words}; COMPLETE_MARKER=never says that the trainer writes none")
+
+    # -- is the volume there? ------------------------------------------------------------------------------------
+
+    def _replaced(self) -> bool:
+        """Whoever claimed the run after us clears our staging folder."""
+        try:
+            return highest_claim(self._folder) > self._epoch
+        except OSError:
+            return False
+
+    def _note_lost(self, lost: str) -> None:
+        before, self._lost = self._lost, lost
+        if lost and not before:
+            self._recorder.event("volume.lost", f"{lost}; what is saved now is not published until it is back")
+            if not self._said:
+                self._said = True
+                say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
+        elif before and not lost:
+            self._recorder.event("volume.back", f"what was missed is back: {before}")
+
+    async def _publish(self, staged: Staged) -> bool:
+        """Whether it is in the line now."""
+        began = self._clock.boot()
+        try:
+            done = await self._gently(
+                publish,
+                self._folder,
+                staged,
+                self._epoch,
+                self._still_mine,
+                mode=self._mode,
+                trainer=self._trainer,
+                healthy=self._healthy(staged.step),
+                metrics=self._metrics(staged.step),
+                point=self._safe,
+                check=self._check,
+            )
+        except Cancelled:
+            await self._mark(staged.path)
+            words = f"{staged.path.name} stays in the staging folder: the next attempt publishes it"
+            self._recorder.event("checkpoint.left", words, {"name": staged.path.name})
+            self._done.set()
+        except Fenced:
+            self._on_fenced()
+        except Unsettled:
+            self._again = True
+            self._watch.doubt(staged.path.name)
+        except Unreadable as trouble:
+            self._miss(staged, str(trouble))
+            self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
+        except Torn as torn:
+            await self._torn(staged, torn.reason)
+        except OSError as error:
+            await self._refused(staged, error)
+        else:
+            self.newest_step = done.step
+            self._last = max(self._last, (staged.saved_at, staged.step))
+            self._unpublished.clear()
+            if done.fresh:
+                self.measured.published(done.bytes, self._clock.boot() - began)
+                self._recorder.published(done)
+                await self._prune()
+            return True
+        return False
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        """What pruning goes by, as it is known of that step."""
+        best = self._retention.best
+        value = self._metric(best.name, step) if best else None
+        return {best.name: value} if best and value is not None and math.isfinite(value) else {}
+
+    async def _refused(self, staged: Staged, error: OSError) -> None:
+        """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
+        words = error.strerror or str(error)
+        if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
+            return
+        self._miss(staged, words)
+        if error.errno in NO_ROOM:
+            self._miss(staged, words, Miss.NO_ROOM)
+            if not self._waits:
+                self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
+            await self._prune()
+        elif error.errno == errno.ENOENT:  # something of ours went: the next look says what
+            where = f" ({error.filename})" if error.filename else ""
+            self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
+        else:
+            self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
+            self._miss(staged, words, Miss.ASIDE)
+            await self._set_aside(staged)
+
+    def _miss(self, staged: Staged, why: str, miss: Miss = Miss.REFUSED) -> None:
+        self._unpublished[staged.path.name] = miss
+        self._why = why
+
+    async def _mark(self, staged: Path) -> None:
+        """It is whole: say so to the next attempt, that may not know how this one's trainer ended."""
+        with suppress(OSError):
+            await asyncio.to_thread(leave_mark, staged)
+
+    def _trouble(self, kind: str, message: str) -> None:
+        if self._clock.boot() >= self._wait_until:
+            self._recorder.event(kind, message)
+            self._wait_until = self._clock.boot() + RETRY_AFTER
+
+    async def _prune(self) -> None:
+        if not (self.may_prune and self._safe()):
+            return
+        try:
+            removed = await asyncio.to_thread(
+                prune, self._folder, self._keep, self.protect, self._safe, retention=self._retention
+            )
+        except OSError as error:
+            self._recorder.event("prune.failed", f"old checkpoints stay: {error.strerror or error}")
+            return
+        for name in removed:
+            self._recorder.pruned(name)
+
+    async def _torn(self, staged: Staged, reason: str) -> None:
+        """It never comes onto the volume; one saved after it that did makes up for it."""
+        name = staged.path.name
+        self._recorder.event("checkpoint.torn", f"{name} is set aside: {reason}", {"name": name})
+        if (staged.saved_at, staged.step) > self._last:
+            self._miss(staged, reason, Miss.ASIDE)
+        await self._set_aside(staged)
+
+    async def _set_aside(self, staged: Staged) -> None:
+        try:
+            await asyncio.to_thread(set_aside, self._folder, staged.path)
+        except OSError as error:
+            self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
+
+    async def _orphan(self, staged: Staged) -> None:
+        name = staged.path.name
+        words = f"{name} is kept in ckpt/.orphans: step {self.newest_step}, which was saved after it, is published"
+        self._recorder.event("checkpoint.orphan", words, {"name": name})
+        try:
+            await asyncio.to_thread(orphan, self._folder, staged.path)
+        except OSError as error:
+            self._recorder.event("checkpoint.stuck", f"{name} cannot be moved: {error.strerror or error}")
+
+    def _still_mine(self) -> bool:
+        """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""
+        return self._held() and highest_claim(self._folder) <= self._epoch

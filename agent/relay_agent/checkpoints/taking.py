@@ -1,0 +1,165 @@
+"""The trainer's own folder, seen by the agent: what is whole there is taken for the publisher, and what is told of it.
+
+One thing at a time, in a thread that gives way to the training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
+from relay_agent.checkpoints.gentle import gentle_pool
+from relay_agent.checkpoints.handing import Handed, hand_out
+from relay_agent.checkpoints.output_watch import OutputWatch, Ready
+from relay_agent.checkpoints.resume import Resume
+from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
+from relay_agent.config import Settings
+from relay_agent.process import say
+from relay_agent.volume.volume import RunFolder
+from relaytui.wire.clock import Clock
+from relaytui.wire.text import clean, counted
+
+if TYPE_CHECKING:
+    from relay_agent.checkpoints.publisher import Recorder
+
+RETRY_AFTER = 15.0
+"""Seconds until one that the volume refused is tried again."""
+MAX_DOUBTS = 20
+"""That are told of at once, the latest."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+T = TypeVar("T")
+
+
+class Gently:
+    """A thread that gives way, for the disk and the processor."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def __call__(self, work: Callable[..., T], *args: object, **named: object) -> T:
+        self._pool = self._pool or gentle_pool()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **named))
+
+
+def checkpoint_dir(settings: Settings, folder: RunFolder, epoch: int) -> Path:
+    """Where that attempt's trainer saves: CHECKPOINT_DIR, below RELAY_OUTPUT_DIR unless it is absolute."""
+    return folder.output(epoch) / settings.checkpoint_dir
+
+
+def kinds_of(settings: Settings) -> tuple[Adapter, ...]:
+    """Those that are looked for in it."""
+    if settings.checkpoints == "none":
+        return ()
+    return KINDS if settings.checkpoints == "auto" else (BY_NAME[settings.checkpoints],)
+
+
+class Taking:
+    """Of one attempt. `step_now`: the step that its trainer told last."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        epoch: int,
+        clock: Clock,
+        recorder: Recorder,
+        step_now: Callable[[], int],
+        check: Check = never,
+    ) -> None:
+        self.root = checkpoint_dir(settings, folder, epoch)
+        self.gently = Gently()
+        self._folder = folder
+        self._epoch = epoch
+        self._clock = clock
+        self._recorder = recorder
+        self._check = check
+        self._watch = OutputWatch(
+            self.root, folder.staging(epoch), settings.settle_seconds, clock,
+            kinds=kinds_of(settings), step_now=step_now, atomic=folder.atomic,
+        )  # fmt: skip
+        self._known: set[str] = set()  # kinds that were found
+        self._told: set[tuple[str, str]] = set()
+        self._wait_until = 0.0
+        self.no_room: dict[str, str] = {}
+        """What is whole and waits for room, and what the volume said."""
+
+    async def prepare(self, resume: Resume | None) -> Handed:
+        """Before the trainer starts: what it is handed, and what lies in its folder that is none of its doing. OSError
+        where the volume refuses what has to be put there."""
+        handed = Handed()
+        if resume is not None:
+            handed = await self.gently(hand_out, self._folder, self._epoch, resume.path, self.root, check=self._check)
+        before = await self.gently(self._watch.begin)
+        for name in handed.there:
+            words = f"{name} lay in {self.root} already and stays: the trainer may load that instead of the checkpoint"
+            self._recorder.event("resume.unseeded", words)
+            say(words)
+        if before and not self.root.is_relative_to(self._folder.output(self._epoch)):
+            words = (
+                f"{counted(len(before), 'checkpoint')} in {self.root} lay there before the trainer started: not taken"
+            )
+            self._recorder.event("checkpoint.before", words)
+            say(words)
+        return handed
+
+    async def look(self, exited: int | None = None) -> None:
+        """One look, and what it finds is in the staging folder afterwards. `exited`: the trainer's exit code, for the
+        last look. Cancelled where nobody has the time for it."""
+        if exited is None and self._clock.boot() < self._wait_until:
+            return
+        self.no_room = {}
+        for ready in await self.gently(self._watch.scan, exited):
+            if not await self._take(ready):
+                break
+        doubts = self._watch.doubts() if exited is not None else self._watch.refused()
+        for doubt in doubts[-MAX_DOUBTS:]:
+            self._tell("checkpoint.untaken", doubt.path, f"{doubt.path} is not taken: {doubt.why}")
+
+    async def _take(self, ready: Ready) -> bool:
+        """Whether the next one may come: those of one volume meet the same fate."""
+        name, kind = ready.candidate.path, ready.adapter.name
+        try:
+            taken = await self.gently(self._watch.take, ready, self._check)
+        except Unsettled:
+            return True  # the next look sees what it is then
+        except Unreadable as trouble:
+            self._wait_until = self._clock.boot() + RETRY_AFTER
+            self._tell("checkpoint.untaken", name, f"{name} waits: {trouble}")
+        except Torn:
+            return True  # told of below
+        except Cancelled:
+            raise
+        except OSError as error:
+            words = error.strerror or str(error)
+            self._wait_until = self._clock.boot() + RETRY_AFTER
+            if error.errno in NO_ROOM:
+                self.no_room[name] = words
+                self._tell("checkpoint.no_space", name, f"{name} waits, the volume is full: {words}")
+            else:
+                self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
+        else:
+            if ready.again and not ready.adapter.in_place:
+                words = (
+                    f"{name} was saved again under its name: what was published of it before may have changed with it"
+                )
+                self._tell("checkpoint.rewritten", name, words)
+            if kind not in self._known:
+                self._known.add(kind)
+                words = f"checkpoints of {kind} are taken from {self.root}, by {' and '.join(taken.ways)}"
+                self._recorder.event("checkpoint.adapter", words, {"adapter": kind})
+                say(words)
+            return True
+        return False
+
+    def _tell(self, kind: str, path: str, words: str) -> None:
+        """Once."""
+        if (path, words) not in self._told:
+            self._told.add((path, words))
+            self._recorder.event(kind, clean(words, 500), {"name": clean(path, 128)})

@@ -1,0 +1,460 @@
+"""The agent's websocket to the commander: proof first, then one session after another for as long as it takes.
+
+Renewals go ahead of state reports, those ahead of telemetry, and what is in flight is bounded by how fast the commander
+acknowledges, so that a thin line delays no renewal. What was not acknowledged is sent again in the next session. What
+earlier attempts left in their spools goes after the present one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from relay_agent.link.pace import Pace
+from relay_agent.spool.lane import FRAME, Frame, Lane
+from relay_agent.spool.spool import Spool
+from relaytui.wire.clock import Clock
+from relaytui.wire.codec import decode, encode
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import (
+    PROTOCOL,
+    REPLACED,
+    Ack,
+    CommanderMessage,
+    Denied,
+    Granted,
+    Hello,
+    Message,
+    Order,
+    OrderAck,
+    Problem,
+    Refused,
+    Renewed,
+    Welcome,
+)
+from relaytui.wire.status import Stream
+from relaytui.wire.text import clean, counted
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from relay_agent.link.contact import Contact
+
+HEARTBEAT = 10.0
+PAUSE_LEAST, PAUSE_MOST = 0.5, 15.0
+FIRST_TRIES = 3
+"""How often a commander may refuse us before the first session until that is an answer."""
+SAY_EVERY = 30.0
+"""Seconds until it is said again why there is no session."""
+SAY_AGAIN = 5.0
+"""The same for a reason that is not the one said last."""
+GIVES_WAY = 30.0
+"""Seconds, about, that one stays away whose incarnation has connected again: the two would throw each other out."""
+MAX_NAMESAKES = 20
+MAX_AWAITED = 64
+"""Requests that may be without an answer; of more than that the oldest is waited for no longer."""
+"""Hosts of other agents of our name that are told of, at most."""
+SYNC_EVERY = 1.0
+WINDOW = 4
+"""Frames of one stream in flight."""
+BATCH_AFTER = 0.005
+"""Seconds that telemetry gathers while an earlier frame is still in flight."""
+
+Answer = Granted | Denied | Renewed | Refused
+
+
+def longest_pause(outage: float) -> float:
+    """Seconds until the next try at most, after so many without a commander: one that was away for a moment has
+    everybody back a moment later, and one that is away for long is not asked often."""
+    return min(PAUSE_MOST, max(PAUSE_LEAST, outage))
+
+
+class LinkLost(Exception):  # noqa: N818 - it says what happened
+    """No session, or it ended before the answer came: ask again in the next one."""
+
+
+class _Replaced(Exception):  # noqa: N818 - it says what happened
+    """The same incarnation connected elsewhere."""
+
+
+class Link:
+    def __init__(
+        self,
+        contact: Contact,
+        hello: Hello,
+        clock: Clock,
+        say: Callable[[str], None],
+        *,
+        on_order: Callable[[Order], None],
+        on_refused: Callable[[Refused], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._contact = contact
+        self._hello = hello
+        self._clock = clock
+        self._say = say
+        self._on_order = on_order
+        self._on_refused = on_refused
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._urgent: deque[bytes] = deque()
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._number = 0
+        self._wake = asyncio.Event()
+        self._up = asyncio.Event()
+        self._begun = asyncio.Event()
+        self._pace = Pace()
+        self._last_telemetry = 0.0
+        self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
+        self._said: dict[str, float] = {}  # why there was no session, and when that was said
+        self._said_last = ""
+        self._namesakes: set[str] = set()  # hosts that another agent of our name is known on: each is said once
+        self._progress = asyncio.Event()
+        self.spool: Spool | None = None
+        """Of the attempt that goes on."""
+        self.lost = False
+        """Whether that attempt's lease is."""
+        self.backlog: list[Spool] = []
+        """Of earlier ones. One that is delivered is deleted."""
+        self.persists = False
+        """Whether an attempt goes on: to be refused is no answer then, for training outlives it."""
+        self.commander = ""
+        self.sessions = 0
+        """How many there were."""
+        self.trouble = ""
+        """Why there is no session now."""
+
+    # -- for the runner ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There is something new in the spool."""
+        self._wake.set()
+
+    @property
+    def connected(self) -> bool:
+        return self._up.is_set()
+
+    async def up(self) -> None:
+        """Wait for a session."""
+        await self._up.wait()
+
+    async def after(self, session: int) -> None:
+        """Wait for a session that is not that one, nor one before it."""
+        while self.sessions <= session:
+            self._begun.clear()
+            await self._begun.wait()
+
+    async def ask(
+        self, make: Callable[[int], Message], timeout: float, late: Callable[[Answer], object] | None = None
+    ) -> Answer:
+        """Send a numbered request ahead of everything else, and its answer. LinkLost: there is none.
+
+        `late` hears of one that comes after `timeout` seconds, in the same session."""
+        if not self._up.is_set():
+            raise LinkLost(self.trouble)
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if len(self._answers) >= MAX_AWAITED:
+            self._answers.pop(next(iter(self._answers))).cancel()
+        self._answers[number] = answer
+        answer.add_done_callback(lambda done: self._answers.pop(number, None))
+        self._urgent.append(encode(make(number)))
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 forgets a cancel beside an answer
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            if late is not None:
+                answer.add_done_callback(lambda done: done.cancelled() or done.exception() or late(done.result()))
+            else:
+                answer.cancel()
+            raise LinkLost("the commander does not answer") from None
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+
+    def acknowledge(self, order: Order, accepted: bool, message: str) -> None:
+        self._urgent.append(encode(OrderAck(order.order_id, accepted, message)))
+        self._wake.set()
+
+    def send_again(self) -> None:
+        """The commander takes what it refused before."""
+        for lane in self._stuck:
+            lane.rewind()
+        self._stuck.clear()
+        self._wake.set()
+
+    async def drained(self, timeout: float) -> bool:
+        """Wait until everything in the spool is acknowledged; False where it was not in time, or never will be."""
+        try:
+            async with asyncio.timeout(timeout):
+                while any(not lane.empty and self._hopeful(lane) for lane in self._lanes(self.spool)):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            return False
+        return self.spool is None or self.spool.empty
+
+    def _hopeful(self, lane: Lane) -> bool:
+        """Whether it may still be taken: one whose lease is not known here may be entered, unless that was refused."""
+        return lane not in self._stuck or (self._stuck[lane] == "unknown" and not self.lost)
+
+    def give_up(self) -> None:
+        """The lease is lost: what the commander does not take now it never will."""
+        self.lost = True
+        self._progress.set()
+
+    async def sync(self) -> None:
+        """For ever: what is in a spool survives the end of this machine a moment later."""
+        while True:
+            for spool in self._spools():
+                await asyncio.to_thread(spool.sync)
+            await asyncio.sleep(SYNC_EVERY)
+
+    def _spools(self) -> list[Spool]:
+        return [self.spool, *self.backlog] if self.spool is not None else [*self.backlog]
+
+    @staticmethod
+    def _lanes(spool: Spool | None) -> tuple[Lane, ...]:
+        return spool.lanes if spool is not None else ()
+
+    def _spool_of(self, run_id: str, epoch: int) -> Spool | None:
+        return next((each for each in self._spools() if (each.run_id, each.epoch) == (run_id, epoch)), None)
+
+    # -- sessions ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, serve, connect again, for ever. RelayError where we are refused before the first session, while
+        nothing goes on yet."""
+        tries = refused = 0
+        since = self._clock.boot()
+        while True:
+            sessions = self.sessions
+            who = f"no commander at {self._contact.url}: "
+            try:
+                await self._session()
+            except _Replaced:
+                self._say("another process has connected as this very agent, and has its session now: end one of them")
+                await asyncio.sleep(self._rng.uniform(GIVES_WAY / 2, GIVES_WAY))
+                continue
+            except RelayError as error:
+                self.trouble = str(error)
+                refused = refused + 1 if error.exit_code == Exit.AUTH else 0
+                who = "" if refused else who  # it names itself
+                final = refused >= FIRST_TRIES or error.exit_code == Exit.USAGE
+                if final and not (self.sessions or self.persists):
+                    raise
+            except Exception as error:  # noqa: BLE001 - whatever a peer or a library does, training goes on
+                self.trouble = f"{type(error).__name__}: {clean(str(error), 200)}"
+            now = self._clock.boot()
+            tries, since = (1, now) if self.sessions > sessions else (tries + 1, since)
+            if refused and not (self.sessions or self.persists):
+                pass  # asked again soon, and then it is an answer
+            else:
+                self._explain(f"{who}{self.trouble}; trying again", at_once=tries == 1)
+            await asyncio.sleep(self._rng.uniform(0.05, longest_pause(now - since)))
+
+    def _explain(self, why: str, at_once: bool) -> None:
+        """Another reason is said as it comes, the same one seldom."""
+        now = self._clock.boot()
+        self._said = {words: at for words, at in self._said.items() if now - at < SAY_EVERY}
+        wait = SAY_EVERY if why == self._said_last else SAY_AGAIN
+        if at_once or now - self._said.get(why, float("-inf")) >= wait:
+            self._said[why] = now
+            self._said_last = why
+            self._say(why)
+
+    async def _session(self) -> None:
+        """One connection from proof to end. RelayError says why there was none."""
+        async with self._contact.connect(HEARTBEAT) as socket:
+            await socket.send_frame(encode(self._hello), _text())
+            first = await self._receive(socket, 15)
+            if first is None:
+                return
+            if isinstance(first, Problem):
+                raise _told(first)
+            if not isinstance(first, Welcome) or first.protocol != PROTOCOL:
+                raise RelayError(
+                    "protocol",
+                    "the commander speaks another protocol",
+                    "install the same version of Relay on both sides",
+                    exit_code=Exit.USAGE,
+                )
+            self._begin(first)
+            writer = asyncio.create_task(self._write(socket), name="link-writer")
+            try:
+                await self._read(socket, writer)
+            finally:
+                self._end()
+                writer.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await writer
+
+    def _begin(self, welcome: Welcome) -> None:
+        if self.sessions:
+            self._say(f"connected to the commander again at {self._contact.url}")
+        self.sessions += 1
+        self.commander = welcome.commander
+        self.trouble = ""
+        self._heed(welcome)
+        self._stuck.clear()
+        self._pace.restart()
+        self._urgent.clear()
+        for spool in self._spools():
+            spool.rewind()
+        self._up.set()
+        self._begun.set()
+        self._wake.set()
+
+    def _heed(self, welcome: Welcome) -> None:
+        """Another agent has our name: it is a label, and leases are safe, but people cannot tell the two apart."""
+        if welcome.namesake and welcome.namesake not in self._namesakes and len(self._namesakes) < MAX_NAMESAKES:
+            self._namesakes.add(welcome.namesake)
+            self._say(
+                f"another agent called {self._hello.worker} is connected too (on {clean(welcome.namesake, 200)}): give"
+                " each its own WORKER_ID, unless that one has just died"
+            )
+
+    def _end(self) -> None:
+        self._up.clear()
+        self.trouble = self.trouble or "the connection was lost"
+        for answer in list(self._answers.values()):
+            if not answer.done():
+                answer.set_exception(LinkLost(self.trouble))
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while (data := self._next()) is not None:
+                await socket.send_frame(data, _text())
+
+    def _next(self) -> bytes | None:
+        """What goes out next, most urgent first."""
+        if self._urgent:
+            return self._urgent.popleft()
+        for spool in self._spools():
+            for lane in spool.lanes:
+                if lane.ready and lane not in self._stuck and self._may_send(lane):
+                    frame = lane.take(FRAME if lane.stream is Stream.STATE else self._pace.frame)
+                    if frame is not None:
+                        return self._sending(lane, frame)
+        return None
+
+    def _sending(self, lane: Lane, frame: Frame) -> bytes:
+        if self.spool is not None and lane is self.spool.telemetry:
+            self._last_telemetry = self._clock.boot()
+            self._pace.sent(frame, self._last_telemetry)
+        return frame.data
+
+    def _may_send(self, lane: Lane) -> bool:
+        """At once when nothing is in flight; else a batch, or what gathered for a few milliseconds."""
+        if lane.out == 0:
+            return True
+        if lane.out >= WINDOW:
+            return False
+        if lane.stream is Stream.STATE:
+            return True
+        if lane.in_flight >= 2 * self._pace.frame:
+            return False
+        if lane.size >= self._pace.frame // 2:
+            return True
+        wait = self._last_telemetry + BATCH_AFTER - self._clock.boot()
+        if wait <= 0:
+            return True
+        asyncio.get_running_loop().call_later(wait, self._wake.set)
+        return False
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse, writer: asyncio.Task[None]) -> None:
+        while True:
+            message = await self._receive(socket, None)
+            if message is None:
+                if writer.done() and not writer.cancelled() and (error := writer.exception()):
+                    self.trouble = clean(str(error), 200)
+                return
+            if isinstance(message, Ack):
+                self._acked(message)
+            elif isinstance(message, Order):
+                self._on_order(message)
+            elif isinstance(message, Problem):
+                raise _told(message)
+            elif isinstance(message, Welcome):
+                self._heed(message)
+            elif isinstance(message, Refused) and message.request == 0:
+                self._refused(message)
+            elif isinstance(message, Granted | Denied | Renewed | Refused):
+                answer = self._answers.get(message.request)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse, timeout: float | None) -> CommanderMessage | None:
+        """The next message; None when the socket is closed. RelayError where it is none of ours."""
+        from aiohttp import WSMsgType
+
+        try:
+            frame = await socket.receive(timeout)
+        except TimeoutError:
+            raise RelayError("silent", "the commander does not answer", exit_code=Exit.UNAVAILABLE) from None
+        if frame.type is WSMsgType.TEXT:
+            return decode(frame.data, CommanderMessage)  # type: ignore[arg-type]  # a union is a type to msgspec
+        if frame.type is WSMsgType.CLOSE and frame.data == REPLACED:
+            raise _Replaced
+        if frame.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING):
+            reason = clean(str(frame.extra or ""), 200)
+            self.trouble = f"it closed the connection{f' ({reason})' if reason else ''}"
+            return None
+        if frame.type is WSMsgType.ERROR:
+            self.trouble = clean(str(frame.data), 200) or "the connection broke"
+            return None
+        raise RelayError("bad_frame", "the commander sent a frame that is not text", exit_code=Exit.UNAVAILABLE)
+
+    def _acked(self, ack: Ack) -> None:
+        spool = self._spool_of(ack.run_id, ack.epoch)
+        if spool is None:
+            return
+        spool.lane(ack.stream).ack(ack.seq)
+        if spool is self.spool:
+            if ack.stream is Stream.TELEMETRY:
+                self._pace.acked(ack.seq, self._clock.boot())
+            self._progress.set()
+        elif spool.empty:
+            self.backlog.remove(spool)
+            self._say(f"delivered what was left of run {spool.run_id}, epoch {spool.epoch}")
+            spool.delete()
+        self._wake.set()
+
+    def _refused(self, refused: Refused) -> None:
+        spool = self._spool_of(refused.run_id, refused.epoch)
+        if spool is not None and refused.stream is not None:
+            lane = spool.lane(refused.stream)
+            if refused.code == "gap":
+                lost = lane.resume(refused.expected)
+                if lost:
+                    self._say(f"the commander lost {counted(lost, 'report')} that it had acknowledged ({lane.stream})")
+                self._wake.set()
+                return
+            self._stuck[lane] = refused.code  # sending it again in this session would be refused again
+            self._progress.set()
+        if spool is self.spool:
+            self._on_refused(refused)
+
+
+def _text() -> aiohttp.WSMsgType:
+    from aiohttp import WSMsgType
+
+    return WSMsgType.TEXT
+
+
+def _told(problem: Problem) -> RelayError:
+    code = Exit.AUTH if problem.code in ("unauthorized", "forbidden") else Exit.UNAVAILABLE
+    if problem.code == "protocol":
+        code = Exit.USAGE
+    return RelayError(clean(problem.code, 64), clean(problem.message, 300), clean(problem.hint, 300), exit_code=code)

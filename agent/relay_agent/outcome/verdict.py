@@ -1,0 +1,170 @@
+"""How an attempt ended, in the commander's words and as an exit code."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from relay_agent.outcome.endings import tell
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.output.progress import Progress
+from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.status import Outcome
+from relaytui.wire.text import clean
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: Outcome
+    exit_code: int
+    """Of the agent."""
+    step: int
+    message: str
+    trainer_code: int | None = None
+    ending: str = ""
+    """Its name (`endings`): more closely than the outcome, how it ended."""
+    printed: int | None = None
+    """The last step that it printed."""
+    published: int | None = None
+    """The step of the last checkpoint that came of it."""
+
+    @classmethod
+    def before_start(cls, stop: Stop, step: int) -> Verdict:
+        """Stopped before there was a trainer."""
+        code = int(Exit.LEASE) if stop.lost else stop.exit_code
+        return cls(_stopped(stop), code, step, f"{stop.message}, before the trainer started", ending=_ending(stop))
+
+
+def judge(
+    code: int,
+    stop: Stop,
+    progress: Progress,
+    newest: int | None,
+    last_line: str,
+    unpublished: str = "",
+    kept: bool = False,
+    *,
+    lines: Sequence[str] = (),
+    oom: bool = False,
+    prints: bool = False,
+) -> Verdict:
+    """`code` as a shell gives it. Completed is only what ran to its last step by itself.
+
+    `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
+    `kept`: the next attempt can publish them. `lines`: the last ones it printed. `oom`: the kernel killed something for
+    want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen is none made.
+    """
+    verdict = _judged(code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints)
+    return replace(verdict, printed=progress.step if progress.first is not None else None, published=newest)
+
+
+def _judged(
+    code: int,
+    stop: Stop,
+    progress: Progress,
+    newest: int | None,
+    last_line: str,
+    unpublished: str,
+    kept: bool,
+    lines: Sequence[str],
+    oom: bool,
+    prints: bool,
+) -> Verdict:
+    step, total = max(progress.step, newest or 0), progress.total
+    if stop.why is not None:
+        own = int(Exit.LEASE) if stop.lost else code
+        if stop.why is Why.CUT_OFF:
+            own = own or int(Exit.LEASE)
+        if not own and stop.why is Why.SIGNAL:
+            own = stop.exit_code
+        return Verdict(_stopped(stop), own, step, stop.message, code, _ending(stop))
+    if code != 0:
+        told = tell(code, lines, oom=oom, stepped=progress.first is not None)
+        message = f"the trainer {describe(code, oom)} at step {step}"
+        if told.ending.name != "crash":
+            message += f": {told.ending.words}"
+        if said := told.said or last_line:
+            message += f"; its last words: {clean(said, 300)}"
+        return Verdict(Outcome.FAILED, code, step, message, code, told.ending.name)
+    idle = progress.first is None and newest is None and progress.start > 0  # a resume that made no step
+    if not progress.complete(step):
+        message, name = f"exited 0 at step {step} of {total}", "finished_early"
+        if idle:
+            message, name = f"{message}, where it resumed: it ran nothing", "zero_steps"
+        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, name)
+    message = f"reached step {step}" + (f" of {total}" if total else "")
+    ending = "zero_steps" if idle else "completed"
+    if idle and total is None:
+        message = f"exited 0 without a step after step {step}, where it resumed"
+        if prints:
+            words = f"{message}: it ran nothing. If there was nothing left to do, TARGET_STEPS says so"
+            return Verdict(Outcome.FAILED, int(Exit.FAILED), step, words, code, ending)
+    elif progress.first is None and newest is None and total is None:
+        message = "exited 0 without a step seen"
+    elif progress.first is not None and progress.first < progress.start:
+        message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
+    if unpublished and kept:  # the run's work is done and safe: whoever takes it up again has only that left to do
+        message = f"{message}, but {unpublished}; it is kept, and published once there is room"
+        return Verdict(Outcome.PREEMPTED, int(Exit.STATE), step, message, code, "unpublished")
+    if unpublished:
+        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"{message}, but {unpublished}", code, "unpublished")
+    return Verdict(Outcome.COMPLETED, 0, step, message, code, ending)
+
+
+def given_back(message: str, step: int, code: int) -> Verdict:
+    """Nobody was there when the trainer was stopped: the run goes on from what it saved."""
+    return Verdict(Outcome.PREEMPTED, code, step, message, code, "preempted")
+
+
+def never_started(error: RelayError, stop: Stop, step: int = 0) -> Verdict:
+    """No trainer ran, so nothing of this is the run's own failing: another pod, or this one once it is mended, goes on
+    with it. Why stands in the message."""
+    outcome = Outcome.SUPERSEDED if stop.lost else Outcome.PREEMPTED
+    return Verdict(outcome, error.exit_code, step, f"the trainer was not started: {error}", ending="not_started")
+
+
+def volume_failed(error: OSError, root: Path) -> RelayError:
+    where = f" ({error.filename!s:.300})" if error.filename else ""
+    return RelayError(
+        "volume_failed",
+        f"the volume {root} failed: {error.strerror or error}{where}",
+        "run `relay-agent doctor` on this pod; the run is free for another one",
+        exit_code=Exit.STATE,
+    )
+
+
+def describe(code: int, oom: bool = False) -> str:
+    if code > 128:
+        try:
+            name = signal.Signals(code - 128).name
+        except ValueError:
+            return f"exited with {code}"
+        why = " (out of memory?)" if name == "SIGKILL" and not oom else ""
+        return f"exited with {code}, killed by {name}{why}"
+    return f"exited with {code}"
+
+
+def _stopped(stop: Stop) -> Outcome:
+    return _OUTCOMES.get(stop.why or Why.SIGNAL, Outcome.PREEMPTED)
+
+
+def _ending(stop: Stop) -> str:
+    return stop.ending if stop.why is Why.AGAIN else _ENDINGS.get(stop.why or Why.SIGNAL, "preempted")
+
+
+_ENDINGS = {
+    Why.LOST: "superseded",
+    Why.CANCEL: "cancelled",
+    Why.DRAIN: "drained",
+    Why.CHANGED: "drained",
+    Why.CUT_OFF: "cut_off",
+}
+_OUTCOMES = {
+    Why.AGAIN: Outcome.CRASHED,
+    Why.LOST: Outcome.SUPERSEDED,
+    Why.CANCEL: Outcome.CANCELLED,
+    Why.DRAIN: Outcome.DRAINED,
+    Why.CHANGED: Outcome.DRAINED,
+}

@@ -1,0 +1,414 @@
+"""The agent's end of the guardian: start a trainer under it, hear what it prints and how it ends, have it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from relay_agent import guardian
+from relay_agent.output import printed
+from relay_agent.process import own_children, say
+from relay_agent.trainer.leftovers import is_frozen, kill_tree, stop_leftovers, thaw
+from relaytui.wire.errors import Exit, RelayError
+
+MAIN = Path(guardian.__file__).with_name("__main__.py")
+CATCH_UP = 4 << 20
+"""Bytes an agent may lag behind its trainer; of more, all but the last chunk is only counted."""
+LOG_WAIT = 5.0
+"""Seconds to wait for bytes that the guardian has yet to write to the log."""
+PATIENCE, HURRIED = 5.0, 2.0
+"""Seconds beyond the grace that a guardian has to stop the trainer, and where nobody wants to wait, before the agent
+does it without it."""
+LAST_WORD = 30.0
+"""Seconds that a guardian has for what a trainer left behind and for the end of the log."""
+FIRST_WORD = 60.0
+THAW_EVERY = 5.0
+"""Seconds between two looks at whether the guardian is frozen."""
+GREETING = 30.0
+"""Seconds that a guardian that listens has to greet a new agent: it may be at its last work, on a slow volume."""
+
+
+class Ending(NamedTuple):
+    """How a trainer ended, as its guardian noted it. `why`: itself, oom (itself, and the kernel killed something for
+    want of memory meanwhile), order, deadline, orphan; killed: nobody noted."""
+
+    code: int
+    printed: int
+    leftovers: int
+    why: str
+
+
+class Supervised:
+    """A trainer that runs. `on_output` gets its bytes in order from byte `seen` on, `on_skipped` how many lines and
+    bytes were left out instead.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        on_output: Callable[[bytes], None],
+        on_skipped: Callable[[int, int], None],
+        seen: int = 0,
+        *,
+        taken_over: bool = False,
+        patience: float = PATIENCE,
+        hurried: float = HURRIED,
+        last_word: float = LAST_WORD,
+    ) -> None:
+        self._patience = patience
+        self._hurried = hurried
+        self._last_word = last_word
+        self._grace = 0.0
+        self._pid = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._forcing: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
+        self._log = log
+        self._on_output = on_output
+        self._on_skipped = on_skipped
+        self._seen = seen  # bytes of output handed on
+        self._all = taken_over  # what was printed meanwhile is read whole, however much it is
+        self._socket: socket.socket | None = None
+        self._guardian = 0  # its pid
+        self._thawing: asyncio.Task[None]
+        self._child: subprocess.Popen[bytes] | None = None  # the guardian, where we started it
+        self._task: asyncio.Task[None] | None = None
+        self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """The trainer's exit code, 128 + n for signal n. Others of its tree may still be alive."""
+        self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Nothing of it is left, and all it printed was handed on. How many leftovers had to be stopped."""
+        self.oom = False
+        """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
+        self.guard = ""
+        self._pty = False
+
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        guard: str,
+        grace: float,
+        orphan: float = 0.0,
+        folder: Path | None = None,
+        pty: bool = False,
+        dead_by: tuple[float, float] | None = None,
+    ) -> int:
+        """Its pid; RelayError (exit 2) where the system will not start it.
+
+        `folder`: where a later agent finds it, for `orphan` seconds after this one is gone. `pty`: it gets a terminal.
+        `dead_by`: what `dead_by` would say, known to its guardian before there is a trainer: we may die in between.
+        """
+        self.guard = guard
+        self._pty = pty
+        self._grace = grace
+        try:
+            ours = self._spawn(argv, env, grace, orphan, folder, _deadline(*dead_by) if dead_by else ())
+        except OSError as error:
+            raise _not_started(error.errno or 0, f"{_shown(argv)}: {error.strerror or error}") from None
+        except ValueError as error:  # a zero byte in a command or a variable
+            raise _not_started(0, f"{_shown(argv)}: {error}") from None
+        return await self._hear(ours)
+
+    async def adopt(self, ours: socket.socket, pid: int, guard: str, grace: float) -> int:
+        """Take over a trainer whose guardian, `pid`, is at the other end. The trainer's pid."""
+        self.guard, self._grace, self._guardian = guard, grace, pid
+        return await self._hear(ours)
+
+    def recall(self, ending: Ending, guard: str) -> None:
+        """Nobody was there when it ended: read what it had printed."""
+        self.guard = guard
+        self.oom = ending.why == "oom"
+        self._task = self._watched(self._read_on(ending))
+
+    async def _read_on(self, ending: Ending) -> None:
+        end = ending.printed
+        if end < 0:  # nobody noted how much that was
+            end = await asyncio.to_thread(printed.size, self._log)
+        await self._output(end, b"")
+        self.exited.set_result(ending.code)
+        self.gone.set_result(ending.leftovers)
+
+    def _watched(self, hearing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Where it fails, whoever waits for the trainer fails with it instead of waiting for ever."""
+        task = asyncio.create_task(hearing, name="guardian")
+        task.add_done_callback(self._heard_last)
+        return task
+
+    def _heard_last(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        for future in (self._started, self.exited, self.gone):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # not every one of them is waited for
+
+    async def _hear(self, ours: socket.socket) -> int:
+        self._socket = ours
+        reader, writer = await asyncio.open_connection(sock=ours, limit=guardian.CHUNK)
+        self._task = self._watched(self._listen(reader, writer))
+        self._thawing = asyncio.create_task(self._keep_thawed(), name="thaw")
+        self._task.add_done_callback(lambda task: self._thawing.cancel())
+        self._not_later_than(FIRST_WORD)
+        try:
+            while not self._started.done():
+                await asyncio.wait({self._started}, timeout=1.0)
+                if not self._started.done():
+                    thaw(self._guardian)  # a trainer can freeze it before it has said a word
+            self._pid = self._started.result()
+        finally:
+            self._forget_deadline()
+            self._told.set()
+        return self._pid
+
+    async def _keep_thawed(self) -> None:
+        """A trainer can freeze its guardian and end, and nobody would ever hear of it."""
+        said = False
+        while True:
+            await asyncio.sleep(THAW_EVERY)
+            if is_frozen(self._guardian):
+                thaw(self._guardian)
+                if not said:
+                    said = True
+                    say("the guardian was frozen (SIGSTOP): it goes on")
+
+    def _spawn(
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        grace: float,
+        orphan: float,
+        folder: Path | None,
+        orders: tuple[bytes, ...],
+    ) -> socket.socket:
+        """Start the guardian, which obeys `orders` first; our end of the line to it."""
+        ours, theirs = socket.socketpair()
+        try:
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * guardian.CHUNK)
+            command = [sys.executable, "-I", "-S", str(MAIN), str(theirs.fileno())]
+            command += [str(self._log.absolute()), self.guard, str(grace), str(orphan)]
+            command.append(str(folder.absolute()) if folder is not None else "-")
+            command += ["pty"] if self._pty else []
+            command += [order.decode() for order in orders]
+            self._child = subprocess.Popen(
+                [*command, "--", *argv],
+                env={**env, guardian.MARKER: self.guard},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._guardian = self._child.pid
+        own_children.add(self._guardian)
+        return ours
+
+    def stop(self, within: float = math.inf) -> None:
+        """SIGTERM to the trainer now; SIGKILL to its tree when the grace is over, or `within` seconds if that is less:
+        its guardian is told so by `dead_by`."""
+        patient = self._grace <= within
+        left = self._grace + self._patience if patient else max(0.0, within) + self._hurried
+        self._order(guardian.STOP, left)
+
+    def kill(self) -> None:
+        self._order(guardian.KILL, self._hurried)
+
+    def signal(self, number: int) -> int:
+        """To every process of the trainer that handles it, as the others would die of it. How many did. Blocking."""
+        if not Path("/proc/self").exists():
+            with suppress(OSError):
+                os.killpg(self._pid, number)
+            return 1
+        handlers = self._handlers(number)
+        guardian.signal_all(handlers, number)
+        return len(handlers)
+
+    def knows(self, number: int) -> bool:
+        """Whether a process of the trainer handles it, as far as the system tells. Blocking."""
+        return not Path("/proc/self").exists() or bool(self._handlers(number))
+
+    def _handlers(self, number: int) -> set[int]:
+        return {pid for pid in self.pids() if guardian.handles(pid, number)}
+
+    def pids(self) -> set[int]:
+        """All that is alive of the trainer, as far as the system tells; OSError where it does not. Blocking."""
+        return guardian.tree(self.guard, self._guardian) - {self._guardian}
+
+    def dead_by(self, at: float, notice: float | None = None) -> None:
+        """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
+        mind. It is told to stop `notice` seconds before, where that is less than its grace."""
+        for order in _deadline(at, notice):
+            self._say(order)
+
+    def _say(self, line: bytes) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                os.write(self._socket.fileno(), line + b"\n")
+
+    def _order(self, order: bytes, seconds: float) -> None:
+        if self._socket is None:
+            return
+        self._say(order)
+        thaw(self._guardian)
+        if not self.exited.done():
+            self._not_later_than(seconds)
+
+    def _not_later_than(self, seconds: float) -> None:
+        """What the guardian has not done by then is done without it. Asking again only shortens it."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._deadline is not None:
+            if self._deadline.when() <= at:
+                return
+            self._deadline.cancel()
+        self._deadline = loop.call_at(at, self._force)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _force(self) -> None:
+        self._deadline = None
+        if self._forcing is None and self._task is not None and not self._task.done():
+            self._forcing = asyncio.create_task(self._without_guardian(), name="force")
+
+    async def _without_guardian(self) -> None:
+        """It is frozen, or hangs in the volume. Its end makes `_listen` return; where not even SIGKILL ends it, that is
+        not waited for."""
+        assert self._task is not None
+        say("the guardian does not answer: stopping the trainer without it")
+        await asyncio.to_thread(kill_tree, self.guard, self._guardian, self._pid)
+        await asyncio.wait({self._task}, timeout=5.0)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        leftovers = 0
+        try:
+            while True:
+                kind, offset, length = guardian.HEADER.unpack(await reader.readexactly(guardian.HEADER.size))
+                payload = await reader.readexactly(length)
+                if kind == guardian.OUTPUT:
+                    await self._output(offset, payload)
+                elif kind == guardian.STARTED:
+                    self._started.set_result(int(payload))
+                    await self._told.wait()  # who started it has a word to say before it is heard
+                elif kind == guardian.EXITED:
+                    self.exited.set_result(int(payload))
+                    self._forget_deadline()
+                    self._not_later_than(self._last_word)
+                elif kind == guardian.OOM:
+                    self.oom = True
+                elif kind == guardian.ALONE:
+                    say(f"no later agent can take this trainer over: {payload.decode(errors='replace')}")
+                elif kind == guardian.TROUBLE:
+                    say(f"the guardian is in trouble: {payload.decode(errors='replace')}; training goes on")
+                elif kind == guardian.LOG_LOST:
+                    say(f"the trainer's log is not written: {payload.decode(errors='replace')}; training goes on")
+                elif kind == guardian.REFUSED:
+                    number, _, words = payload.decode(errors="replace").partition(" ")
+                    self._started.set_exception(_not_started(int(number), words))
+                    break
+                elif kind == guardian.GONE:
+                    leftovers = int(payload)
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._guardian_died()
+        except asyncio.CancelledError:
+            if self._forcing is None:
+                raise
+            await self._guardian_died()
+        finally:
+            self._forget_deadline()
+            writer.close()
+            self._socket = None
+            await asyncio.to_thread(self._reap, 1.0 if self._forcing else 15.0)
+        if self.exited.done():
+            self.gone.set_result(leftovers)
+
+    async def _output(self, offset: int, data: bytes) -> None:
+        if offset < self._seen:  # part of it was read from the log already
+            data = data[self._seen - offset :]
+        elif offset > self._seen:
+            await self._catch_up(offset)
+        if data:
+            self._on_output(data)
+            self._seen += len(data)
+            await asyncio.sleep(0)  # a flood must not keep the loop from renewing
+
+    async def _catch_up(self, end: int) -> None:
+        """What came too fast for us is in the log: read it from there up to `end`."""
+        if end - self._seen > CATCH_UP and not self._all:
+            until = end - guardian.CHUNK
+            lines = await asyncio.to_thread(printed.count_lines, self._log, self._seen, until)
+            self._on_skipped(lines, until - self._seen)
+            self._seen = until
+        self._all = False
+        give_up = time.monotonic() + LOG_WAIT
+        while self._seen < end:
+            data = await asyncio.to_thread(printed.read, self._log, self._seen, min(guardian.CHUNK, end - self._seen))
+            if data:
+                self._on_output(data)
+                self._seen += len(data)
+                await asyncio.sleep(0)
+            elif time.monotonic() > give_up:  # the volume lost it, and the guardian said so
+                self._on_skipped(0, end - self._seen)
+                self._seen = end
+            else:
+                await asyncio.sleep(0.02)
+
+    async def _guardian_died(self) -> None:
+        """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""
+        if not self._started.done():
+            self._started.set_exception(_not_started(0, "its guardian died"))
+        if self._forcing is None:
+            say("the guardian was killed: stopping what is left of the trainer")
+        await asyncio.to_thread(stop_leftovers, self.guard)
+        if not self.exited.done():
+            self.exited.set_result(128 + signal.SIGKILL)
+
+    def _reap(self, timeout: float) -> None:
+        if self._child is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout)
+                own_children.discard(self._guardian)
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    """The launcher; of a command only that it is one, for it may hold secrets."""
+    return argv[0] if len(argv) == 1 else f"a command for {argv[0]}"
+
+
+def _deadline(at: float, notice: float | None) -> tuple[bytes, ...]:
+    deadline = guardian.DEADLINE + str(at).encode()
+    return (deadline,) if notice is None else (guardian.NOTICE + str(notice).encode(), deadline)
+
+
+def _not_started(number: int, words: str) -> RelayError:
+    hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
+    if number == errno.E2BIG:
+        hint = "command and environment together are too long: put the command into a script, or set fewer variables"
+    return RelayError(
+        "trainer_not_started",
+        f"the trainer cannot be started: {words}" + (f" (errno {number})" if number else ""),
+        hint,
+        exit_code=Exit.USAGE,
+    )
