@@ -1,0 +1,135 @@
+"""The child process at the Hub: `python -I -m relay_agent.hub.child`, one job on stdin, lines of JSON on stdout.
+
+It ends with the agent. What a job does is a module of `far`, whose `work(job, tell)` returns the result or raises; what
+it raises is told by kind (`far.failures`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from relay_agent.hub.protocol import AnyJob, Check, Failed, Go, May, Phase, Progress, Result, Send, Trim, line
+
+WORK: Mapping[Any, str] = {Check: "check", Send: "send", Trim: "trim"}
+"""The module of `far` that does a job."""
+NICE = 10
+EVERY = 0.5
+"""Seconds between two words of progress, at least."""
+_PR_SET_PDEATHSIG = 1
+FAULT = "RELAY_HUB_FAULT"
+"""For tests: the place in a job at which the child kills itself."""
+
+
+class Refused(Exception):  # noqa: N818 - it says what happened
+    """The agent says that it must not be done: it may not have the lease any more."""
+
+
+class Tell:
+    """What a job says while it works. Usable in any thread."""
+
+    def __init__(self, out: int, answers: queue.Queue[bytes], fault: str = "") -> None:
+        self._out = out
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._said = 0.0
+        self._until = 0.0
+        self._fault = fault
+
+    def phase(self, name: str) -> None:
+        self._say(Phase(name))
+        self.at(name)
+
+    def progress(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said >= EVERY or done == total:
+            self._said = now
+            self._say(Progress(done, total))
+
+    def may(self, what: str) -> None:
+        """Refused where the agent says no. What is done must have begun within the seconds that it said (`still`)."""
+        asked = _now()
+        self._say(May(what))
+        go = msgspec.json.decode(self._answers.get(), type=Go)
+        if go.seconds <= 0:
+            raise Refused(what)
+        self._until = asked + go.seconds
+
+    def still(self, what: str) -> None:
+        """Refused where the last permission is over: this process, or the whole pod, may have been frozen since."""
+        if _now() >= self._until:
+            raise Refused(what)
+
+    def at(self, place: str) -> None:
+        """A place between two calls, at which tests end the world."""
+        if self._fault == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _say(self, message: Struct) -> None:
+        data = memoryview(line(message))
+        with self._lock:
+            while data:
+                data = data[os.write(self._out, data) :]
+
+
+def _now() -> float:
+    """Counts on while the machine is asleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def _listen(answers: queue.Queue[bytes]) -> None:
+    """Hand on what the agent says; with the agent's end, end."""
+    for data in sys.stdin.buffer:
+        answers.put(data)
+    os._exit(1)
+
+
+def _settle_in() -> int:
+    """Out of the trainer's way, and gone with the agent. What was stdout: libraries print to stderr."""
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with suppress(OSError):
+        os.nice(NICE)
+    out = os.dup(1)
+    os.dup2(2, 1)
+    return out
+
+
+def main() -> NoReturn:
+    out = _settle_in()
+    answers: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_listen, args=(answers,), daemon=True, name="agent").start()
+    job: Any = msgspec.json.decode(answers.get(), type=AnyJob)
+    tell = Tell(out, answers, os.environ.get(FAULT, ""))
+    try:
+        work = importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work
+        result = work(job, tell)
+        tell._say(Result(msgspec.Raw(msgspec.json.encode(result))))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the agent is told
+        tell._say(_told(error, job.where.token))
+    os._exit(0)  # threads that wait for a Hub that never answers are left behind
+
+
+def _told(error: Exception, token: str) -> Failed:
+    if isinstance(error, Refused):
+        return Failed("refused", f"the lease is not safely ours: no {error}", "permanent")
+    failures = importlib.import_module("relay_agent.hub.far.failures")
+    failed: Failed = failures.told(error)
+    return msgspec.structs.replace(failed, words=failed.words.replace(token, "…") if token else failed.words)
+
+
+if __name__ == "__main__":
+    main()

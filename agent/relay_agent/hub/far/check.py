@@ -1,0 +1,93 @@
+"""Is the repository there, private where it should be, this run's, and ours to write?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.utils._http import get_session, hf_raise_for_status
+
+from relay_agent.hub import layout
+from relay_agent.hub.far.client import connect
+from relay_agent.hub.far.trouble import Trouble
+from relay_agent.hub.protocol import Check, Checked
+
+
+def work(job: Check, tell: Any) -> Checked:
+    api, _ = connect(job.where)
+    tell.phase("looking")
+    made = job.make and make(api, job.where.repo, job.where.private)
+    user = str(api.whoami(cache=False).get("name", ""))
+    try:
+        info = api.repo_info(job.where.repo)
+    except RepositoryNotFoundError:
+        if job.make:
+            raise
+        return Checked(user, False, job.where.private)  # the agent makes it
+    see_private(job.where.repo, bool(info.private), job.where.private)
+    api.auth_check(job.where.repo, write=True)
+    see_run(read(api, job.where.repo, layout.RUN, info.sha), job.run_id)
+    return Checked(user, made, bool(info.private))
+
+
+def make(api: Any, repo: str, private: bool) -> bool:
+    """Whether it was not there before."""
+    try:
+        api.repo_info(repo)
+    except RepositoryNotFoundError:
+        api.create_repo(repo, private=private, exist_ok=True)
+        return True
+    except HfHubHTTPError as error:
+        if error.response.status_code != 401:  # over plain http that is all that a Hub says of one that is not there
+            raise
+        api.create_repo(repo, private=private, exist_ok=True)
+        return True
+    return False
+
+
+def see_private(repo: str, private: bool, wanted: bool) -> None:
+    if wanted and not private:
+        raise Trouble(
+            "not_private",
+            f"{repo} is public: nothing is pushed there unless HF_PRIVATE=false says that it may be",
+        )
+
+
+def see_run(data: bytes | None, run_id: str) -> layout.RunFile | None:
+    """What the repository's `run.json` says; Trouble where it is another run's."""
+    if data is None:
+        return None
+    try:
+        run = layout.decode_run(data)
+    except layout.BadRun as bad:
+        raise Trouble("not_ours", f"{layout.RUN} is there, and {bad}") from None
+    if run.run_id != run_id:
+        raise Trouble("other_run", f"the repository holds the run {run.run_id}, and nothing else is pushed there")
+    return run
+
+
+def read(api: Any, repo: str, path: str, revision: str | None, limit: int = layout.MAX_RUN) -> bytes | None:
+    """A small file; None where there is none. Trouble where it is not small."""
+    url = f"{api.endpoint}/{repo}/resolve/{revision or layout.BRANCH}/{path}"
+    headers = api._build_hf_headers()
+    try:
+        with get_session().stream("GET", url, headers=headers) as response:
+            if response.status_code >= 400:
+                response.read()
+            hf_raise_for_status(response)
+            data = b""
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) > limit:
+                    raise Trouble("too_large", f"{path} in the repository is over {limit} bytes")
+    except EntryNotFoundError:
+        return None
+    except HfHubHTTPError as error:
+        if error.response.status_code == 404 and error.response.headers.get("X-Error-Code") in (
+            None,
+            "EntryNotFound",
+            "RevisionNotFound",
+        ):
+            return None
+        raise
+    return data

@@ -1,0 +1,63 @@
+"""A client of the Hub whose requests do not wait for ever, and which counts what it sends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import huggingface_hub
+from huggingface_hub.utils import _http
+
+from relay_agent.hub.protocol import Where
+
+CONNECT = 15.0
+"""Seconds to reach the Hub, at most."""
+
+
+class Sent:
+    """Bytes of files that were sent; those of a request that failed and comes again count again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self.bytes += count
+
+
+class _Counted(httpx2.SyncByteStream):
+    """The body of a request, as it goes out."""
+
+    def __init__(self, stream: Any, sent: Sent) -> None:
+        self._stream = stream
+        self._sent = sent
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._stream:
+            yield chunk
+            self._sent.add(len(chunk))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
+    """To be called once in a process."""
+    sent = Sent()
+
+    def count(request: Any) -> None:
+        if request.method == "PUT":
+            request.stream = _Counted(request.stream, sent)
+
+    def factory() -> Any:
+        client = _http.default_client_factory()  # its hooks keep offline mode and request ids
+        client.timeout = (CONNECT, where.timeout, where.timeout, where.timeout)
+        client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], count]}
+        return client
+
+    huggingface_hub.set_client_factory(factory)
+    api = huggingface_hub.HfApi(endpoint=where.endpoint or None, token=where.token, library_name="relay-agent")
+    return api, sent

@@ -1,0 +1,98 @@
+"""What went wrong at the Hub: for good, for now, or nobody knows. Read from what its library raises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+from relay_agent.hub.far.trouble import Trouble
+from relay_agent.hub.protocol import Failed, Kind
+
+_BY_STATUS: dict[int, tuple[str, Kind, str]] = {
+    400: ("refused_by_hub", "permanent", "the Hub does not take it"),
+    401: ("bad_token", "permanent", "the Hub does not know HF_TOKEN, or it is over"),
+    402: ("quota", "permanent", "the Hub wants payment for more"),
+    403: ("no_permission", "permanent", "HF_TOKEN may not do this"),
+    404: ("no_repository", "permanent", "there is no such repository, or HF_TOKEN may not see it"),
+    409: ("busy", "transient", "another commit is going on there"),
+    412: ("moved", "transient", "the branch has moved meanwhile"),
+    413: ("too_large", "permanent", "a file is larger than the Hub takes"),
+    422: ("refused_by_hub", "permanent", "the Hub does not take it"),
+    429: ("rate_limited", "transient", "too many requests"),
+}
+_QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
+_WAIT = re.compile(r"\br=0\s*;\s*t=(\d{1,6})")
+MOST_WAIT = 3600.0
+"""Seconds that the Hub is believed to want, at most."""
+
+
+def told(error: BaseException) -> Failed:
+    for each in chain(error):
+        if isinstance(each, Trouble):
+            return Failed(each.code, each.words, each.kind, each.wait)
+        if isinstance(each, HFValidationError):
+            return Failed("bad_name", f"the Hub does not take this name: {_short(each)}", "permanent")
+        if isinstance(each, OfflineModeIsEnabled):
+            return Failed("offline", "HF_HUB_OFFLINE is set", "permanent")
+        if isinstance(each, HfHubHTTPError):
+            return _by_status(each)
+    for each in chain(error):
+        name = type(each).__name__
+        if name in ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
+            return Failed("bad_endpoint", f"{name}: {_short(each)}", "permanent")
+        if "Timeout" in name:
+            return Failed("no_answer", f"the Hub does not answer ({name})", "unknown")
+        if name in ("ConnectError", "ConnectionError", "ConnectionRefusedError", "gaierror"):
+            return Failed("unreachable", f"the Hub cannot be reached: {_short(each)}", "transient")
+    if isinstance(error, MemoryError):
+        return Failed("no_memory", "there is not enough memory", "transient")
+    return Failed("unknown", f"{type(error).__name__}: {_short(error)}", "unknown")
+
+
+def _by_status(error: HfHubHTTPError) -> Failed:
+    response = getattr(error, "response", None)
+    status: int = getattr(response, "status_code", 0)
+    text = _short(getattr(error, "server_message", None) or error)
+    if isinstance(error, GatedRepoError):
+        return Failed("no_permission", f"the repository is gated for this token: {text}", "permanent")
+    if isinstance(error, RepositoryNotFoundError) and status != 401:
+        status = 404
+    if status == 403 and _QUOTA.search(str(error)):
+        return Failed("quota", f"the Hub has no room for more: {text}", "permanent")
+    if status in _BY_STATUS:
+        code, kind, words = _BY_STATUS[status]
+        return Failed(code, f"{words} ({status}: {text})", kind, _wait(response) if kind == "transient" else None)
+    if status >= 500:
+        return Failed("hub_trouble", f"the Hub has trouble ({status}: {text})", "unknown", _wait(response))
+    return Failed("unknown", f"{status}: {text}", "unknown")
+
+
+def _wait(response: object) -> float | None:
+    """Seconds that the Hub wants to be left alone."""
+    headers = getattr(response, "headers", {})
+    if match := _WAIT.search(headers.get("ratelimit", "")):
+        return min(MOST_WAIT, float(match[1]) + 1)
+    after = headers.get("retry-after", "").strip()
+    return min(MOST_WAIT, float(after)) if after.isascii() and after.isdigit() else None
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """It and what led to it, the nearest first."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        at = at.__cause__ or at.__context__
+
+
+def _short(error: object) -> str:
+    return " ".join(str(error).split())[:240]
