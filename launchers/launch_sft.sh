@@ -6,7 +6,7 @@ set -euo pipefail
 
 # exec: signals must reach the trainer itself, and its exit code must be this script's.
 if [[ -n "${SLIME_SFT_CMD:-}" ]]; then
-  exec bash -c "$SLIME_SFT_CMD"
+  exec bash -c "$SLIME_SFT_CMD" bash "$@"
 fi
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec python3 "$here/char_lm.py" --mode sft "$@"

@@ -49,7 +49,7 @@ def test_killed_in_a_save_and_resumed_by_the_next_agent(rig: Rig, kind: str) -> 
     script.write_text(TRAINER.format(tests=str(Path(__file__).resolve().parent)))
 
     def command(total: int, dies: int) -> str:
-        return f"exec {shlex.quote(sys.executable)} {script} {kind} {total} {dies} $RELAY_RESUME_ARGS"
+        return f'exec {shlex.quote(sys.executable)} {script} {kind} {total} {dies} "$@"'
 
     first = rig.agent(command(20, 20))
     assert first.wait() != 0

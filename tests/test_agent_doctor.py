@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,51 @@ def test_a_secret_that_can_be_guessed_is_said(commander: Rig, secret: str, warne
     lines = doctor(commander, RELAY_SHARED_SECRET=secret).stdout.splitlines()
     assert any(line.startswith("WARN  secret — RELAY_SHARED_SECRET has 15 characters") for line in lines) is warned
     assert not any(secret in line for line in lines)
+
+
+SPY = """#!/bin/sh
+[ "$1 $2 $3" = "dump --nonblocking --pid" ] && [ -d "/proc/$4" ] || exit 9
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("spy", "level", "words"),
+    [
+        (None, "warn", "no py-spy"),
+        ('echo "Process $4: x"; echo "Python v3.12"; echo; echo "Thread $4 (idle): \\"MainThread\\""', "ok", "py-spy"),
+        (
+            'echo "Permission Denied: Try running again with elevated permissions" >&2; exit 1',
+            "warn",
+            "Permission Denied",
+        ),
+        ("exit 0", "warn", "it says nothing"),
+    ],
+)
+def test_whether_stacks_can_be_had_is_tried(
+    commander: Rig, tmp_path: Path, spy: str | None, level: str, words: str
+) -> None:
+    search = str(tmp_path)
+    for name in ("bash", "sh", "python3"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    if spy is not None:
+        (tmp_path / "py-spy").write_text(SPY % spy)
+        (tmp_path / "py-spy").chmod(0o755)
+    report = json.loads(doctor(commander, "--json", PATH=search).stdout)
+    (check,) = (check for check in report["checks"] if check["what"] == "stacks")
+    assert check["level"] == level
+    assert words in check["why"]
+    assert bool(check.get("todo")) is (level == "warn")
+    assert report["ok"], "a pod trains well without"
+
+
+def test_a_volume_whose_name_a_shell_would_split_is_said(commander: Rig, tmp_path: Path) -> None:
+    root = tmp_path / "my volume"
+    root.mkdir()
+
+    def told(command: str) -> list[str]:
+        report = json.loads(doctor(commander, "--json", RELAY_L1_ROOT=str(root), TRAIN_CMD=command).stdout)
+        return [check["todo"] for check in report["checks"] if check["what"] == "resume"]
+
+    assert told("exec true $RELAY_RESUME_ARGS") == ['use "$@" in its place']
+    assert told('exec true "$@"') == []

@@ -23,6 +23,7 @@ from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
 from relay_agent.trainer.command import exec_trouble, find_launch, pod_environment, refuse_too_large
 from relay_agent.volume.volume import probe
+from relay_agent.watchdog import spying
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import SHORT_SECRET
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 MAX_SKEW = 5.0
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_BARE = re.compile(r"\$\{?RELAY_RESUME_ARGS")
 _PLAIN = re.compile(r"[\w+][\w.+-]{0,200}", re.ASCII)
 
 
@@ -75,7 +77,8 @@ async def examine(config: Path | None = None) -> list[Check]:
         if error.code != "no_commander":
             return [first]
         settings = load(config=config, needs_url=False)  # there is more to look at on this pod
-    checks = [first, _launcher(settings), *_volume(settings), _state(settings), _preemption(settings)]
+    checks = [first, _launcher(settings), *_words(settings), *_volume(settings), _state(settings)]
+    checks += [_preemption(settings), _stacks()]
     checks.extend([check async for check in _commander(settings)])
     return checks
 
@@ -113,6 +116,15 @@ def _launcher(settings: Settings) -> Check:
         return _ok("launcher", untried)
     where = "that the trainer gets (without the agent's own virtual environment)"
     return _warn("launcher", f"{untried}, and there is no {program} on the PATH {where}", "name it with its folder")
+
+
+def _words(settings: Settings) -> Iterator[Check]:
+    """A path with a space in it falls apart in a bare `$RELAY_RESUME_ARGS`."""
+    command = settings.train_cmd + settings.slime_sft_cmd + settings.slime_rl_cmd
+    root = str(settings.l1_root)
+    if shlex.quote(root) != root and _BARE.search(command) and "eval" not in command:
+        why = f"{_short(settings.l1_root)} is not one word to a shell, and $RELAY_RESUME_ARGS would fall apart at it"
+        yield _warn("resume", why, 'use "$@" in its place')
 
 
 def _here() -> str:
@@ -228,6 +240,11 @@ def _state(settings: Settings) -> Check:
 def _preemption(settings: Settings) -> Check:
     words, todo = describe(settings, Clues.here())
     return _warn("preemption", words, todo) if todo else _ok("preemption", words)
+
+
+def _stacks() -> Check:
+    words, todo = spying.trouble(pod_environment(os.environ))
+    return _warn("stacks", words, todo) if words else _ok("stacks", "py-spy shows what a trainer that hangs is doing")
 
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:

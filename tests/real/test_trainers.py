@@ -53,11 +53,11 @@ class Case:
         return self.name
 
 
-HF = "--output_dir $RELAY_OUTPUT_DIR --max_steps {total} --save_steps 8 $RELAY_RESUME_ARGS"
+HF = '--output_dir $RELAY_OUTPUT_DIR --max_steps {total} --save_steps 8 "$@"'
 CASES = (
     Case(
         "torch",
-        "python {real}/torch_loop.py --out_dir $RELAY_OUTPUT_DIR --max_iters {total} --save_every 8 $RELAY_RESUME_ARGS",
+        'python {real}/torch_loop.py --out_dir $RELAY_OUTPUT_DIR --max_iters {total} --save_every 8 "$@"',
         48,
         "single_file",
     ),

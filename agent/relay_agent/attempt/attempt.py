@@ -269,7 +269,7 @@ class Attempt:
         grace = self._settings.stop_grace
         stops = self._settings.on_lease_loss == "stop"
         pid = await trainer.start(
-            self._launch.argv, env, self._holding.guard, grace, orphan, folder, self._settings.pty,
+            self._launch.resuming(handed.args), env, self._holding.guard, grace, orphan, folder, self._settings.pty,
             (self.tenure.lease.safe_until, self.tenure.notice) if stops else None,
         )  # fmt: skip
         self.tell.report(reports.Started(self._clock.wall(), step, name, pid))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -42,6 +43,13 @@ class Launch:
     def digest(self) -> str:
         """Identifies the command in claims and grants; the command itself may hold secrets and stays here."""
         return hashlib.sha256("\0".join(self.argv).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def resuming(self, args: str) -> tuple[str, ...]:
+        """The command line with RELAY_RESUME_ARGS (`args`) as `"$@"` of a command for bash: as words, whatever is in
+        them. A launcher of Relay's reads RELAY_RESUME_FROM."""
+        if self.argv[:2] != ("bash", "-c") or not args:
+            return self.argv
+        return (*self.argv, "bash", *shlex.split(args))
 
 
 def launcher_folders() -> list[Path]:

@@ -37,10 +37,15 @@ def spy(environ: Mapping[str, str]) -> str | None:
     return shutil.which("py-spy", path=environ.get("PATH", os.defpath))
 
 
+def kept(environ: Mapping[str, str]) -> dict[str, str]:
+    """What py-spy gets of the environment: nothing that is a secret."""
+    return {name: environ[name] for name in KEPT_VARIABLES if name in environ}
+
+
 def look(pids: set[int], environ: Mapping[str, str]) -> str:
     """What they do, for people: clean text, bounded, a paragraph each. Blocking, for at most ALL_SECONDS or so."""
     program = spy(environ)
-    env = {name: environ[name] for name in KEPT_VARIABLES if name in environ}
+    env = kept(environ)
     until = time.monotonic() + ALL_SECONDS
     parts: list[str] = []
     if program is None:
