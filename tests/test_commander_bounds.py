@@ -33,6 +33,10 @@ FILLED: dict[type, dict[str, Any]] = {
     reports.Step: {"step": 1, "total": 2, "metrics": {"loss": 1.0}, "rate": 1.0},
     reports.Log: {"n": 1, "lines": ["x"]},
     reports.Gap: {"n": 1, "count": 1},
+    reports.Transfer: {
+        "kind": "hub", "step": 1, "checkpoint": "step_1", "phase": "uploading", "done": 1, "total": 2, "rate": 1.0,
+        "attempt": 1, "error": "x", "synced": 0,
+    },
     reports.Started: {"step": 0, "checkpoint": "step_1", "pid": 1},
     reports.Published: {"name": "step_1", "step": 1, "bytes": 1, "files": 1, "manifest": MANIFEST},
     reports.Pruned: {"name": "step_1"},

@@ -23,7 +23,7 @@ from relaytui.wire.bounds import (
 )
 from relaytui.wire.ids import Count, Id
 from relaytui.wire.numbers import Number
-from relaytui.wire.status import Outcome
+from relaytui.wire.status import Outcome, TransferKind, TransferPhase
 
 
 class Report(Struct, frozen=True, tag_field="type", omit_defaults=True, gc=False):
@@ -55,6 +55,26 @@ class Gap(Report, frozen=True, tag="gap"):
 
     n: Count
     count: Count
+
+
+class Transfer(Report, frozen=True, tag="transfer"):
+    """How far a checkpoint is on its way to the other side, or back. Only the newest of each kind is of interest: a
+    spool that is full keeps that one. What came of it is an event of the state stream, too.
+
+    `done`, `total`: bytes, of this checkpoint; `rate`: bytes per second; `error`: why it failed, or why it waits to be
+    tried again; `synced`: the last step that is on the other side whole.
+    """
+
+    kind: TransferKind
+    step: Count
+    checkpoint: Id | None = None
+    phase: TransferPhase = TransferPhase.WAITING
+    done: Count = 0
+    total: Count = 0
+    rate: float | None = None
+    attempt: Count = 1
+    error: ShortText | None = None
+    synced: Count | None = None
 
 
 # -- state -------------------------------------------------------------------------------------------------------
@@ -104,6 +124,6 @@ class Ended(Report, frozen=True, tag="ended"):
             raise ValueError("outcome lost: only the commander says that, of an attempt that went silent")
 
 
-TelemetryReport = Step | Log | Gap
+TelemetryReport = Step | Log | Gap | Transfer
 StateReport = Started | Published | Pruned | Event | Ended
 AnyReport = TelemetryReport | StateReport

@@ -8,7 +8,24 @@ from __future__ import annotations
 from msgspec import Struct
 
 from relaytui.wire.numbers import Number
-from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
+from relaytui.wire.status import Outcome, RunStatus, TransferKind, TransferPhase, WorkerStatus
+
+
+class TransferRow(Struct, frozen=True, omit_defaults=True):
+    """The newest word on one kind of transfer of a run; sizes in bytes, `rate` in bytes per second."""
+
+    kind: TransferKind
+    epoch: int
+    at: float
+    step: int
+    checkpoint: str | None = None
+    phase: TransferPhase = TransferPhase.WAITING
+    done: int = 0
+    total: int = 0
+    rate: float | None = None
+    attempt: int = 1
+    error: str | None = None
+    synced: int | None = None  # last step on the other side
 
 
 class RunRow(Struct, frozen=True, omit_defaults=True):
@@ -39,6 +56,12 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     attempts: int = 0
     stalled_in: str = ""  # phase that its trainer does not get on in: starting, loading, training, evaluating, saving
     stalled_at: float | None = None  # its last sign of life
+    transfers: list[TransferRow] = []  # the newest of each kind
+    synced_step: int | None = None  # the last one on the Hub
+    synced_repo: str = ""
+    synced_revision: str = ""
+    synced_at: float | None = None
+    sync_error: str = ""  # why the last sync failed; empty once one worked
 
 
 class AttemptRow(Struct, frozen=True, omit_defaults=True):

@@ -55,7 +55,38 @@ class OrderKind(StrEnum):
     DRAIN = "drain"  # save, publish, release
     CANCEL = "cancel"  # the same for good: the run is not queued again
     SAVE = "save"  # a checkpoint now; training goes on
+    SYNC = "sync"  # the newest checkpoint to the Hub now; training goes on
     STOP = "stop"  # superseded: stop the trainer, publish nothing
+
+
+class TransferKind(StrEnum):
+    """Where checkpoints go to, or come from."""
+
+    HUB = "hub"  # to the Hugging Face Hub
+    ARTIFACT = "artifact"  # to the commander's artifact store
+    RESTORE = "restore"  # from either of them to the volume
+
+
+class TransferPhase(StrEnum):
+    """How far a transfer is. The last three are how it ended."""
+
+    WAITING = "waiting"  # for its turn, or to try again
+    HASHING = "hashing"
+    UPLOADING = "uploading"
+    COMMIT = "commit"
+    TAG = "tag"
+    PRUNING = "pruning"  # older ones go on the other side
+    DOWNLOADING = "downloading"
+    DONE = "done"
+    FAILED = "failed"
+    DRY = "dry"  # everything but sent: HF_DRY_RUN
+
+    @property
+    def over(self) -> bool:
+        return self in OVER
+
+
+OVER = frozenset({TransferPhase.DONE, TransferPhase.FAILED, TransferPhase.DRY})
 
 
 class Stream(StrEnum):

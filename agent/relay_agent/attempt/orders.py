@@ -46,6 +46,7 @@ _STOPS = {
         Why.CANCEL, "cancelled", "the run is cancelled {who}: stopping the trainer, publishing what it saves"
     ),
 }
+NO_HUB = Answer(False, "it has no repository on the Hub: HF_REPO is not set")
 _GONE = Answer(False, "the trainer has exited")
 
 
@@ -73,6 +74,8 @@ class Orders:
         self._over = False
         self.on_save: Callable[[], None] | None = None
         """The trainer is asked to save now."""
+        self.on_sync: Callable[[str], Answer] | None = None
+        """Whatever is newest goes to the Hub now, on this word of who asked; None: the run has none."""
 
     def take(self, order: Order) -> None:
         """Through the commander. It comes again after each reconnect until the commander has the answer."""
@@ -90,6 +93,8 @@ class Orders:
         elif order.kind is OrderKind.STOP:
             self._answer(order, Answer())
             self._tenure.lose("superseded", who)
+        elif order.kind is OrderKind.SYNC:
+            self._sync(order, who)
         else:
             self._tell.event("order.save", who, send=False)
             say(f"asked for a checkpoint now {who}")
@@ -102,6 +107,11 @@ class Orders:
             self._tell.event(f"order.{kind}", who, send=False)
             say(rule.said.format(who=who))
             self._stop.ask(rule.why, f"{rule.word} {who}")
+
+    def _sync(self, order: Order, who: str) -> None:
+        self._tell.event("order.sync", who, send=False)
+        say(f"asked to sync to the Hub now {who}")
+        self._answer(order, NO_HUB if self.on_sync is None else self.on_sync(who))
 
     # -- saving now ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""What gives way when a spool is full: log lines become a counted gap, of steps every second one goes."""
+"""What gives way when a spool is full: log lines become a counted gap, of steps every second one goes, of how far
+transfers are only the newest word stays."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from contextlib import suppress
 from relay_agent.spool.segments import MARK, REPORT, Damaged, Folder, Segment, pack
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import RelayError
-from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
+from relaytui.wire.reports import Gap, Log, Step, TelemetryReport, Transfer
 
 MEMORY_BOUND = 2 << 20
 """Bytes of one stream in memory at most, where the disk takes nothing."""
@@ -82,16 +83,23 @@ def give_way(records: Iterable[tuple[bytes, bytes]], *, thin: bool) -> tuple[byt
                 reports.append(decode(payload, TelemetryReport))  # type: ignore[arg-type]  # a union is a type to msgspec
             except RelayError:
                 continue  # whole as written, and no report of this version
-    kept, thinned = _thinned(_gapped(reports)) if thin else (_gapped(reports), 0)
+    kept = _gapped(_newest(reports))
+    kept, thinned = _thinned(kept) if thin else (kept, 0)
     data = b"".join(pack(REPORT, encode(report)) for report in kept)
     return data + (pack(MARK, mark) if mark else b""), len(kept), thinned
+
+
+def _newest(reports: list[TelemetryReport]) -> list[TelemetryReport]:
+    """Of what transfers of one kind said, the last; all else."""
+    last = {report.kind: at for at, report in enumerate(reports) if isinstance(report, Transfer)}
+    return [r for at, r in enumerate(reports) if not isinstance(r, Transfer) or last[r.kind] == at]
 
 
 def _gapped(reports: list[TelemetryReport]) -> list[TelemetryReport]:
     kept: list[TelemetryReport] = []
     gap: Gap | None = None
     for report in reports:
-        if isinstance(report, Step):
+        if isinstance(report, Step | Transfer):
             kept.append(report)
             continue
         count = len(report.lines) if isinstance(report, Log) else report.count

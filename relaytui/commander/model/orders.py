@@ -44,6 +44,9 @@ ORDERS: dict[OrderKind, OrderRule] = {
     OrderKind.SAVE: OrderRule(
         "run.save_asked", "{worker} is asked for a checkpoint now", frozenset({RunStatus.RUNNING})
     ),
+    OrderKind.SYNC: OrderRule(
+        "run.sync_asked", "{worker} is asked to sync to the Hub now", frozenset({RunStatus.RUNNING})
+    ),
 }
 """What an operator can order. `OrderKind.STOP` is not among them: force-acquire gives it."""
 

@@ -20,7 +20,19 @@ from relaytui.wire.bounds import fitting
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import token_hash
-from relaytui.wire.reports import AnyReport, Ended, Event, Gap, Log, Pruned, Published, Started, StateReport, Step
+from relaytui.wire.reports import (
+    AnyReport,
+    Ended,
+    Event,
+    Gap,
+    Log,
+    Pruned,
+    Published,
+    Started,
+    StateReport,
+    Step,
+    Transfer,
+)
 from relaytui.wire.rows import CheckpointRow
 from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean, counted
@@ -69,7 +81,7 @@ class StateReports:
         """
         states: list[StateReport] = []
         for report in reports:
-            if isinstance(report, Step | Log | Gap):
+            if isinstance(report, Step | Log | Gap | Transfer):
                 raise wrong_stream(report, "state")
             states.append(report)
         hashed = token_hash(token)

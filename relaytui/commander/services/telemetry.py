@@ -25,14 +25,16 @@ from relaytui.wire.codec import encode
 from relaytui.wire.feed import Point
 from relaytui.wire.numbers import Number
 from relaytui.wire.proof import token_hash
-from relaytui.wire.reports import AnyReport, Gap, Log, Step
+from relaytui.wire.reports import AnyReport, Gap, Log, Step, Transfer
 from relaytui.wire.text import are_clean, are_long, clean
 
 SHOWN = ("loss", "lr", "reward")
 """Metrics whose last values are kept; points of all of them are in the frames."""
 SLICE = 0.005
 """Seconds of the loop that cleaning one connection's text may take at a stretch."""
-_KINDS = frozenset({Step, Log, Gap})
+MAX_ERROR = 300
+"""Characters of a transfer's error that are kept and shown."""
+_KINDS = frozenset({Step, Log, Gap, Transfer})
 
 Acked = Callable[[int, BaseException | None], None]
 
@@ -235,6 +237,9 @@ async def cleaned(reports: Sequence[AnyReport], raw: bytes, tidy: bool) -> tuple
         elif type(report) is Step and not are_clean(list(report.metrics)):
             names = {clean(name, 128) or "?": value for name, value in report.metrics.items()}
             changed.append(replace(report, metrics=names))
+        elif type(report) is Transfer and report.error is not None:
+            error = clean(report.error, MAX_ERROR)
+            changed.append(report if error == report.error else replace(report, error=error))
         else:
             changed.append(report)
     if all(new is old for new, old in zip(changed, reports, strict=True)):
@@ -245,7 +250,11 @@ async def cleaned(reports: Sequence[AnyReport], raw: bytes, tidy: bool) -> tuple
 def _are_clean(reports: Sequence[AnyReport], tidy: bool) -> bool:
     """Whether there is nothing to clean, in one look at the whole frame: most have nothing."""
     texts = [line for report in reports if type(report) is Log for line in report.lines]
+    errors = [report.error for report in reports if type(report) is Transfer and report.error is not None]
+    if any(len(error) > MAX_ERROR for error in errors):
+        return False
     if tidy:
         return not are_long(texts)
+    texts += errors
     texts += set[str]().union(*(report.metrics for report in reports if type(report) is Step))
     return are_clean(texts)
