@@ -11,7 +11,7 @@ import orjson
 import pytest
 from commander_kit import DEADLINE, FakeClock, Kit, ended, log, published, running, started, step, until
 
-from relaytui.commander.services import hub as hub_module
+from relaytui.commander.services import feed as feed_module
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ async def test_lines_that_gave_way_are_said(kit: Kit) -> None:
     feed = await kit.feed()
     await feed.watch("*", backlog=0)
     await kit.commander.core.frames.run(lambda tx: None)
-    await until(lambda: kit.commander.core.hub.watched("run-1"))
+    await until(lambda: kit.commander.core.feed.watched("run-1"))
     await agent.tell({"type": "gap", "n": 1, "count": 40})
     gap = await feed.until(lambda m: m["type"] == "lines_gap")
     assert (gap["n"], gap["count"]) == (1, 40)
@@ -180,15 +180,15 @@ async def test_a_busy_run_is_shown_ten_times_a_second_at_most(kit: Kit) -> None:
         pictures += 1
         if message["run"]["step"] == 400:
             break
-    assert pictures <= (loop.time() - start) / hub_module.RUN_INTERVAL + 2
+    assert pictures <= (loop.time() - start) / feed_module.RUN_INTERVAL + 2
 
 
 async def test_a_slow_listener_is_dropped_and_hurts_nobody(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "QUEUE_BYTES", 1 << 20)
+    monkeypatch.setattr(feed_module, "QUEUE_BYTES", 1 << 20)
     slow, quick = await kit.feed(), await kit.feed()
     for feed in (slow, quick):
         await feed.watch("*", backlog=0)
-    await until(lambda: kit.commander.core.hub._every == 2)
+    await until(lambda: kit.commander.core.feed._every == 2)
     slow.ws._response.connection.transport.pause_reading()
     agent = await kit.agent()
     await agent.acquire("run-1")
@@ -198,9 +198,9 @@ async def test_a_slow_listener_is_dropped_and_hurts_nobody(kit: Kit, monkeypatch
         await agent.hear("ack")
         while heard < n:
             heard = (await quick.until(lambda m: m["type"] == "lines"))["n"]
-        if len(kit.commander.core.hub._subscribers) == 1:
+        if len(kit.commander.core.feed._subscribers) == 1:
             break
-    assert len(kit.commander.core.hub._subscribers) == 1, "the slow one is still there"
+    assert len(kit.commander.core.feed._subscribers) == 1, "the slow one is still there"
     assert heard == n
 
 
@@ -261,7 +261,7 @@ async def test_the_first_picture_fits_whatever_is_in_the_database(tmp_path: Path
         assert "live" in [row["run_id"] for row in shot["runs"]]
         assert shot["events"][-1]["kind"] == "commander.started"
         assert 0 < len(shot["runs"]) < 2_501
-        assert len(orjson.dumps(shot)) < hub_module.QUEUE_BYTES
+        assert len(orjson.dumps(shot)) < feed_module.QUEUE_BYTES
         runs = {row["run_id"] for row in shot["runs"]}
         workers = {row["incarnation"] for row in shot["workers"]}
         agent = await kit.agent("late")  # what changes meanwhile is shown too
@@ -316,7 +316,7 @@ async def test_a_backlog_of_long_lines_cuts_nobody_off(kit: Kit) -> None:
 
 def test_what_is_kept_back_is_bounded_in_bytes() -> None:
     given_up: list[bool] = []
-    listener = hub_module.Subscriber(lambda: given_up.append(True))
+    listener = feed_module.Subscriber(lambda: given_up.append(True))
     listener.hold("run-1")
     for n in range(16):
         listener.offer_lines("run-1", 1, n, b"x" * (1 << 20))

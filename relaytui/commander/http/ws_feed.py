@@ -11,7 +11,7 @@ from aiohttp import WSMsgType, web
 from relaytui import __version__
 from relaytui.commander.model.records import seen
 from relaytui.commander.services.core import Core
-from relaytui.commander.services.hub import Subscriber
+from relaytui.commander.services.feed import Subscriber
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import RelayError
 from relaytui.wire.feed import Beat, ClientFeed, Lines, LinesGap, RunChanged, Snapshot, WorkerChanged
@@ -69,8 +69,8 @@ class FeedSession:
         self._abort = abort
 
     async def run(self) -> None:
-        hub = self._core.hub
-        subscriber = hub.subscribe(self._abort)
+        feed = self._core.feed
+        subscriber = feed.subscribe(self._abort)
         # Queued before anything else can happen: no change between the picture and the subscription is lost.
         first = snapshot(self._core)
         subscriber.offer(encode(first))
@@ -81,7 +81,7 @@ class FeedSession:
             message = f"{problem.code}: {problem.message}".encode()[:120]
             await self._ws.close(code=POLICY_VIOLATION, message=message)
         finally:
-            hub.unsubscribe(subscriber)
+            feed.unsubscribe(subscriber)
             for task in tasks:
                 task.cancel()
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
@@ -109,7 +109,7 @@ class FeedSession:
             if message.type is WSMsgType.TEXT:
                 watch = decode(message.data, ClientFeed)
                 new = [run_id for run_id in dict.fromkeys(watch.runs) if run_id not in subscriber.watched]
-                self._core.hub.watch(subscriber, watch.runs)
+                self._core.feed.watch(subscriber, watch.runs)
                 if watch.backlog:
                     await self._backlogs(subscriber, [run_id for run_id in new if run_id != "*"], watch.backlog)
             elif message.type is WSMsgType.BINARY:

@@ -9,7 +9,7 @@ import secrets
 
 from relaytui.commander.services import endings
 from relaytui.commander.services.board import Board
-from relaytui.commander.services.hub import Hub
+from relaytui.commander.services.feed import Feed
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.orders import Orders
 from relaytui.commander.services.pages import Pages
@@ -59,15 +59,15 @@ class Core:
         self.frames = telemetry
         self.reader = reader
         self.board = Board(clock)
-        self.hub = Hub(self.board, clock)
+        self.feed = Feed(self.board, clock)
         self.leases = Leases(
             relay, self.board, clock, state_key, settings.lease_seconds, settings.max_runs, settings.max_no_progress
         )
         self.orders = Orders(relay, clock)
         self.reports = StateReports(relay, self.leases, clock)
-        self.telemetry = Telemetry(relay, telemetry, self.board, self.hub, clock)
+        self.telemetry = Telemetry(relay, telemetry, self.board, self.feed, clock)
         self.pages = Pages(reader)
-        self.workers = Workers(relay, self.board, self.hub, clock)
+        self.workers = Workers(relay, self.board, self.feed, clock)
         self._key_id = hmac.new(state_key, b"relay key id 1", hashlib.sha256).hexdigest()[:16]
         self._key_made = key_made
         self.generation = ""
@@ -119,40 +119,40 @@ class Core:
 
     def committed(self, changes: list[Change]) -> None:
         """The writer's callback: called in the loop with what a batch of transactions changed, in order."""
-        board, hub = self.board, self.hub
+        board, feed = self.board, self.feed
         for change in changes:
             match change:
                 case LeaseExtended():
                     view = board.runs.get(change.run_id)
                     if view is not None:
                         view.expires = max(view.expires, change.expires)
-                        hub.run(change.run_id)
+                        feed.run(change.run_id)
                 case RunSaved():
                     view = board.save_run(change.run)
-                    hub.run(change.run.run_id)
+                    feed.run(change.run.run_id)
                     if view.lease is not None:
-                        hub.worker(view.lease.incarnation)
+                        feed.worker(view.lease.incarnation)
                 case LeaseSaved():
                     for incarnation in board.save_lease(change.lease):
-                        hub.worker(incarnation)
-                    hub.run(change.lease.run_id)
+                        feed.worker(incarnation)
+                    feed.run(change.lease.run_id)
                 case AttemptSaved():
                     view = board.runs.get(change.attempt.run_id)
                     if view is not None:
                         view.say(change.attempt)
-                        hub.run(change.attempt.run_id)
+                        feed.run(change.attempt.run_id)
                 case EventSaved():
                     board.events.append(change.row)
-                    hub.event(change.row)
+                    feed.event(change.row)
                 case CheckpointSaved():
-                    hub.checkpoint(change.row)
+                    feed.checkpoint(change.row)
                 case WorkerSaved():
                     worker = board.save_worker(change.worker)
                     worker.connected = self.workers.is_connected(change.worker.incarnation)
-                    hub.worker(change.worker.incarnation)
+                    feed.worker(change.worker.incarnation)
                 case WorkerForgotten():
                     board.workers.pop(change.incarnation, None)
-                    hub.worker_gone(change.incarnation)
+                    feed.worker_gone(change.incarnation)
                 case OrderGiven():
                     self.workers.deliver(change.order)
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from relaytui.commander.model.lease import Refuse
 from relaytui.commander.services.board import Board
-from relaytui.commander.services.hub import Hub
+from relaytui.commander.services.feed import Feed
 from relaytui.commander.services.overlap import unknown
 from relaytui.commander.services.reports import Missing, wrong_stream
 from relaytui.commander.store import attempts
@@ -57,11 +57,11 @@ class Stream:
 class Telemetry:
     """All attempts' telemetry. Streams are cached while a connection uses them."""
 
-    def __init__(self, relay: Writer, telemetry: Writer, board: Board, hub: Hub, clock: Clock) -> None:
+    def __init__(self, relay: Writer, telemetry: Writer, board: Board, feed: Feed, clock: Clock) -> None:
         self._relay = relay
         self._telemetry = telemetry
         self._board = board
-        self._hub = hub
+        self._feed = feed
         self._clock = clock
         self._streams: dict[tuple[str, int], Stream] = {}
 
@@ -162,21 +162,21 @@ class Telemetry:
         view = self._board.runs.get(run_id)
         if view is not None:
             view.hear(last)
-            self._hub.run(run_id)
-        if not self._hub.watched(run_id):
+            self._feed.run(run_id)
+        if not self._feed.watched(run_id):
             return
         points: list[Point] = []
         for report in reports:
             if isinstance(report, Log):
-                self._hub.lines(run_id, epoch, report.n, report.t, report.lines)
+                self._feed.lines(run_id, epoch, report.n, report.t, report.lines)
             elif isinstance(report, Step):
                 loss = report.metrics.get("loss")
                 if loss is not None:
                     points.append((epoch, report.step, loss))
             elif isinstance(report, Gap):
-                self._hub.lines_gap(run_id, epoch, report.n, report.count)
+                self._feed.lines_gap(run_id, epoch, report.n, report.count)
         if points:
-            self._hub.points(run_id, "loss", points)
+            self._feed.points(run_id, "loss", points)
 
 
 def _after(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq: int, last_line: int) -> store.Last:

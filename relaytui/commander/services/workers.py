@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from relaytui.commander.model.records import PendingOrder, Worker
 from relaytui.commander.services.board import Board
-from relaytui.commander.services.hub import Hub
+from relaytui.commander.services.feed import Feed
 from relaytui.commander.store import attempts, history
 from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock
@@ -33,10 +33,10 @@ class Session(Protocol):
 
 
 class Workers:
-    def __init__(self, writer: Writer, board: Board, hub: Hub, clock: Clock) -> None:
+    def __init__(self, writer: Writer, board: Board, feed: Feed, clock: Clock) -> None:
         self._writer = writer
         self._board = board
-        self._hub = hub
+        self._feed = feed
         self._clock = clock
         self._sessions: dict[str, Session] = {}
 
@@ -114,13 +114,13 @@ class Workers:
         view = self._board.workers.get(incarnation)
         if view is not None:
             view.seen_at = self._clock.wall()
-            self._hub.worker(incarnation)
+            self._feed.worker(incarnation)
 
     def waiting(self, incarnation: str, run_id: str | None) -> None:
         view = self._board.workers.get(incarnation)
         if view is not None and view.waiting_for != run_id:
             view.waiting_for = run_id
-            self._hub.worker(incarnation)
+            self._feed.worker(incarnation)
 
     def deliver(self, order: PendingOrder) -> None:
         """To its agent, if it is here; else it gets the order when it comes back."""
@@ -133,7 +133,7 @@ class Workers:
         for incarnation, view in self._board.workers.items():
             if view.polls and view.here != self._board.is_here(view):
                 view.here = not view.here
-                self._hub.worker(incarnation)
+                self._feed.worker(incarnation)
 
     @property
     def crowded(self) -> bool:

@@ -103,7 +103,7 @@ class Subscriber:
                 self.offer(data)
 
 
-class Hub:
+class Feed:
     """Turns changes of the board into feed messages. Everything here runs in the loop."""
 
     def __init__(self, board: Board, clock: Clock) -> None:
