@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 import pytest
+from commander_kit import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -231,22 +232,8 @@ def test_a_known_target_is_not_overruled_by_a_line() -> None:
     assert progress.total == 1000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def wall(self) -> float:
-        return 1000.0 + self.now
-
-    def boot(self) -> float:
-        return self.now
-
-    def boot_id(self) -> str:
-        return "boot"
-
-
 def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
-    clock, reports, woken, marks = Clock(), list[TelemetryReport](), list[int](), list[Mark]()
+    clock, reports, woken, marks = FakeClock(), list[TelemetryReport](), list[int](), list[Mark]()
     follower = Follower(Progress(), clock, reports.append, marks.append, lambda: woken.append(1))
     follower.feed(b"one\nstep 1/9 loss 3.0\nunfinished")
     assert marks[-1] == Mark(22, 3), "a line that is not whole yet is read again"
@@ -254,7 +241,7 @@ def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
     assert marks[-1] == Mark(932, 43)
     follower.feed(b"after\n" + b"y" * 3000 + b"\n" * 30)
     follower.feed(b"\r 10%\r 11%")
-    clock.now = 1.0
+    clock.advance(1.0)
     follower.tick()
     follower.finish()
     n = 1
@@ -275,11 +262,11 @@ def test_lines_are_numbered_without_holes_whatever_was_skipped() -> None:
 def test_a_new_agent_knows_what_the_old_one_read_and_tells_only_what_comes_after() -> None:
     first, marks = list[TelemetryReport](), list[Mark]()
     printed = b"".join(f"step {n}/40 loss {4 - n / 20}\n".encode() for n in range(3, 31))
-    follower = Follower(Progress(2), Clock(), first.append, marks.append, lambda: None)
+    follower = Follower(Progress(2), FakeClock(), first.append, marks.append, lambda: None)
     follower.feed(printed[:300])
     mark = marks[-1]
     second, began = list[TelemetryReport](), list[tuple[int, bool]]()
-    other = Follower(Progress(2), Clock(), second.append, marks.append, lambda: None)
+    other = Follower(Progress(2), FakeClock(), second.append, marks.append, lambda: None)
     other.on_first_step = lambda step, told: began.append((step, told))
     other.replay(printed[: mark.offset])
     assert (second, began) == ([], [(3, True)])
@@ -298,7 +285,7 @@ def test_a_new_agent_knows_what_the_old_one_read_and_tells_only_what_comes_after
 
 def test_a_diverged_loss_travels_by_name() -> None:
     reports: list[TelemetryReport] = []
-    follower = Follower(Progress(), Clock(), reports.append, lambda mark: None, lambda: None)
+    follower = Follower(Progress(), FakeClock(), reports.append, lambda mark: None, lambda: None)
     follower.feed(b"step=5 loss=nan\n")
     (step,) = [report for report in reports if isinstance(report, Step)]
     assert step.metrics == {"loss": "nan"}
@@ -319,7 +306,7 @@ def test_a_diverged_loss_travels_by_name() -> None:
 )
 def test_which_steps_had_no_finite_loss(lines: str, begins: list[int], unhealthy: list[int]) -> None:
     said: list[int] = []
-    follower = Follower(Progress(), Clock(), lambda report: None, lambda mark: None, lambda: None)
+    follower = Follower(Progress(), FakeClock(), lambda report: None, lambda mark: None, lambda: None)
     follower.on_nonfinite = said.append
     follower.feed("".join(f"{line}\n" for line in lines.split(";")).encode())
     assert said == begins
@@ -335,7 +322,7 @@ def test_a_loss_that_comes_and_goes_is_said_so_often_and_no_more() -> None:
 
 def test_many_long_lines_make_reports_of_bounded_size() -> None:
     reports: list[TelemetryReport] = []
-    follower = Follower(Progress(), Clock(), reports.append, lambda mark: None, lambda: None)
+    follower = Follower(Progress(), FakeClock(), reports.append, lambda mark: None, lambda: None)
     follower.feed((b"z" * 3900 + b"\n") * 200)
     logs = [report for report in reports if isinstance(report, Log)]
     assert sum(len(log.lines) for log in logs) == 200

@@ -58,6 +58,24 @@ def failed(*endings: str, best: int = 100) -> Tries:
         (POLICY._replace(never=frozenset({"crash"})), ["crash"], 0, "NO_RETRY_ON names crash"),
         (POLICY._replace(retries=0), ["crash"], 0, ""),
         (POLICY, ["an_ending_of_a_later_version"], 1, ""),
+        # What the watchdog starts anew it was told to: no crash, and not the budget of crashes.
+        (POLICY._replace(retries=0), ["stalled"], 1, ""),
+        (POLICY._replace(retries=0), ["stalled"] * 3, 3, ""),
+        (POLICY._replace(retries=0), ["stalled"] * 4, 0, "3 in a row brought it no further than step 100"),
+        (POLICY._replace(retries=1), ["stalled"] * 2, 0, "1 in a row brought it no further than step 100"),
+        (POLICY._replace(retries=0, never=frozenset({"stalled"})), ["stalled"], 0, "NO_RETRY_ON names stalled"),
+        (POLICY._replace(retries=0), ["stalled", "crash"], 0, ""),
+        # How often it goes back is counted by whoever decides it: ROLLBACKS.
+        (POLICY._replace(retries=0), ["diverged"], 1, ""),
+        (POLICY._replace(retries=1), ["diverged"] * 5, 5, ""),
+        (POLICY._replace(retries=1), ["diverged", "diverged", "crash"], 1, ""),
+        (
+            POLICY._replace(retries=1),
+            ["diverged", "crash", "crash"],
+            0,
+            "1 in a row brought it no further than step 100",
+        ),
+        (POLICY._replace(never=frozenset({"diverged"})), ["diverged"], 0, "NO_RETRY_ON names diverged"),
     ],
 )
 def test_how_often_it_is_tried(policy: Policy, endings: list[str], number: int, why: str) -> None:
@@ -87,6 +105,12 @@ def test_getting_further_gives_the_budget_back(printed: int | None, published: i
     assert (now.best, now.saved) == (max(100, printed or 0), max(50, published or 0))
     stopped = after(tries, None, printed, published)
     assert len(stopped.since) == count - 1, "a stop that was asked for is no failure, and no success"
+
+
+@pytest.mark.parametrize("before", [[], ["diverged"], ["crash"]])
+def test_going_back_waits_for_nothing(before: list[str]) -> None:
+    rng = random.Random(1)
+    assert choose(POLICY, "diverged", failed(*before, "diverged"), rng).wait == 0, "what it trained into is left behind"
 
 
 class Told:

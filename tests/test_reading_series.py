@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from commander_kit import FakeClock
 
 from relay_agent.output.follow import Follower
 from relay_agent.output.progress import Progress
@@ -12,32 +13,18 @@ from relay_agent.spool.lane import Mark
 from relaytui.wire.reports import Log, Step, TelemetryReport
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def wall(self) -> float:
-        return 1000.0 + self.now
-
-    def boot(self) -> float:
-        return self.now
-
-    def boot_id(self) -> str:
-        return "boot"
-
-
 class Read:
     """What a follower made of some output, written as it was, `pause` seconds between two writes."""
 
     def __init__(self, *writes: str, start: int = 0, target: int | None = None, pause: float = 0.2) -> None:
-        clock, self.reports, self.bad, self.first = Clock(), list[TelemetryReport](), list[int](), list[int]()
+        clock, self.reports, self.bad, self.first = FakeClock(), list[TelemetryReport](), list[int](), list[int]()
         marks: list[Mark] = []
         self.follower = Follower(Progress(start, target), clock, self.reports.append, marks.append, lambda: None)
         self.follower.on_nonfinite = self.bad.append
         self.follower.on_first_step = lambda step, told: self.first.append(step)
         for write in writes:
             self.follower.feed(write.encode())
-            clock.now += pause
+            clock.advance(pause)
             self.follower.tick()
         self.follower.finish()
         self.progress = self.follower.progress
@@ -298,10 +285,10 @@ def test_metrics_whose_bar_never_comes_go_with_the_last_one() -> None:
 def test_a_bar_that_nothing_ended_is_read_after_a_moment() -> None:
     read = Read(bar(1, 9, "Steps", ", loss=1.5"), "", "", "")
     assert read.series == [(1, 9, 1.5)]
-    clock, reports = Clock(), list[TelemetryReport]()
+    clock, reports = FakeClock(), list[TelemetryReport]()
     follower = Follower(Progress(), clock, reports.append, lambda mark: None, lambda: None)
     follower.feed(bar(1, 9, "Steps", ", loss=1.5").encode())
     assert not [report for report in reports if isinstance(report, Step)], "more of it may come"
-    clock.now = 1.0
+    clock.advance(1.0)
     follower.tick()
     assert [report.step for report in reports if isinstance(report, Step)] == [1]

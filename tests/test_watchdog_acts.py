@@ -25,6 +25,7 @@ from relay_agent.watchdog.resumed import Resumed
 from relay_agent.watchdog.rules import Rules
 from relay_agent.watchdog.stalls import Budgets
 from relay_agent.watchdog.watch import Watchdog, duration
+from relay_agent.watchdog.watched import Watched
 
 
 class Pod:
@@ -39,10 +40,8 @@ class Pod:
         self.step = step
         self.newest_step: int | None = None
         self.only_healthy = False
-        self.dog = Watchdog(
-            rules, folder, epoch, base, self.follower, self.stop, self, self.clock, self,
-            trainer=lambda: {os.getpid()},
-        )  # fmt: skip
+        watched = Watched(rules, folder, epoch, base, self.follower, self.stop, self, self.clock, self)
+        self.dog = Watchdog(watched, trainer=lambda: {os.getpid()})
 
     def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None:
         self.told.append((kind, message, data or {}))

@@ -46,6 +46,7 @@ from relay_agent.volume.volume import Claim, RunFolder, claim, highest_claim
 from relay_agent.watchdog.resumed import Resumed
 from relay_agent.watchdog.rules import Rules
 from relay_agent.watchdog.watch import Watchdog
+from relay_agent.watchdog.watched import Watched
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
@@ -217,10 +218,12 @@ class Attempt:
         self._background(_ticking(follower), "tick")
         beside = Beside(self._folder.output(self.epoch), follower)
         self._background(beside.run(), "beside")
-        watchdog = Watchdog(
+        watched = Watched(
             Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
-            publisher, trainer=trainer.pids, saves_in=checkpoint_dir(self._settings, self._folder, self.epoch),
+            publisher,
         )  # fmt: skip
+        saves_in = checkpoint_dir(self._settings, self._folder, self.epoch)
+        watchdog = Watchdog(watched, trainer=trainer.pids, saves_in=saves_in)
         watching = self._background(watchdog.run(), "watchdog")
         self.orders.on_save = watchdog.save_asked
         wish = self._folder.save_file(self.epoch)

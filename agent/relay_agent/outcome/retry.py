@@ -37,6 +37,10 @@ MAX_TRIES = 64 << 10
 REMEMBERED = 100
 """Failures that are kept."""
 TWICE = 2
+STALLED, BACK = "stalled", "diverged"
+"""Endings that the watchdog makes, where it was told to (ON_STALL, ON_NAN, ON_DIVERGE)."""
+STALLS = 3
+"""How often in a row one that stalls is started anew without getting further, where RETRIES, for crashes, is 0."""
 VOLUME_ANSWERS = 5.0
 """Seconds that the volume has to give and to take it."""
 
@@ -81,7 +85,7 @@ class Policy(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Number `number` of `limit` retries, after `wait` seconds; 0: none, `why` not."""
+    """Number `number` of `limit` retries (0: somebody else counts them), after `wait` seconds; 0: none, `why` not."""
 
     number: int = 0
     limit: int = 0
@@ -92,13 +96,16 @@ class Choice(NamedTuple):
 def choose(policy: Policy, ending: str, tries: Tries, rng: random.Random) -> Choice:
     """What is done after the last failure in `tries.since`, which ended so."""
     again = ENDINGS.get(ending, ENDINGS["crash"]).again
-    if policy.retries == 0:
+    limit = policy.retries or (STALLS if ending == STALLED else 0)
+    if limit == 0 and ending != BACK:
         return Choice()
     if ending in policy.never:
         return Choice(why=f"NO_RETRY_ON names {ending}")
+    if ending == BACK:  # decided with its own limit, and nothing has to pass first
+        return Choice(sum(failure.ending == BACK for failure in tries.since))
     if again is Again.NEVER and ending not in policy.on:
         return Choice(why="it would end so again")
-    limit, number = policy.retries, len(tries.since)
+    number = sum(failure.ending != BACK for failure in tries.since)
     if again is Again.TWICE and ending not in policy.on:
         same = [failure for failure in tries.since if failure.ending == ending]
         if len(same) > TWICE:
@@ -163,7 +170,7 @@ class Retries:
         choice, self._next = self._next, Choice()
         if choice.number:
             when = f" in {choice.wait:.0f} s" if choice.wait >= 1 else ""
-            words = f"retry {choice.number} of {choice.limit}{when}: {self._last}"
+            words = f"retry {choice.number} of {choice.limit}{when}: {self._last}" if choice.limit else self._last
             data = {"retry": str(choice.number), "of": str(choice.limit), "wait": f"{choice.wait:.1f}"}
             tell.event("attempt.retry", words, data)
             say(words)
@@ -208,6 +215,8 @@ class Retries:
 
 
 def _with(verdict: Verdict, choice: Choice) -> Verdict:
+    if choice.number and not choice.limit:
+        return replace(verdict, outcome=Outcome.CRASHED)
     if choice.number:
         when = f"in {choice.wait:.0f} s" if choice.wait >= 1 else "at once"
         words = f"{verdict.message}; retry {choice.number} of {choice.limit} {when}"

@@ -9,17 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from relay_agent.outcome.stop import Stop
-from relay_agent.output.follow import Follower
 from relay_agent.process import say
 from relay_agent.trainer.command import pod_environment
-from relay_agent.volume.volume import RunFolder
 from relay_agent.watchdog import growth, stacks
 from relay_agent.watchdog.phases import Phase
-from relay_agent.watchdog.rules import Rules
-from relay_agent.watchdog.spoilt import Publishes, Spoilt, Tell
+from relay_agent.watchdog.spoilt import Spoilt
 from relay_agent.watchdog.stalls import Moving, Seen, Stalled, Watch
-from relaytui.wire.clock import Clock
+from relay_agent.watchdog.watched import Watched
 from relaytui.wire.text import clean
 
 LOOK_EVERY = 1.0
@@ -39,44 +35,23 @@ _SILENCE = {
 
 
 class Watchdog:
-    """`base`: what it resumed from. `trainer`: pids of all that is alive of it, blocking. `saves_in`: where it saves,
-    if not in its own folders on the volume."""
+    """`trainer`: pids of all that is alive of it, blocking. `saves_in`: where it saves, if not in its own folders on
+    the volume."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        folder: RunFolder,
-        epoch: int,
-        base: str | None,
-        follower: Follower,
-        stop: Stop,
-        tell: Tell,
-        clock: Clock,
-        publisher: Publishes,
-        *,
-        trainer: Callable[[], set[int]],
-        saves_in: Path | None = None,
-    ) -> None:
-        self._rules = rules
-        self._folder = folder
-        self._epoch = epoch
-        self._follower = follower
-        self._stop = stop
-        self._tell = tell
-        self._clock = clock
-        self._spoilt = Spoilt(rules, folder, epoch, base, follower, stop, tell, clock, publisher)
+    def __init__(self, of: Watched, *, trainer: Callable[[], set[int]], saves_in: Path | None = None) -> None:
+        self._of = of
+        self._spoilt = Spoilt(of)
         self._trainer = trainer
-        self._publisher = publisher
         # Nothing but what is saved grows in the first; to the others it writes what it likes.
-        output = folder.output(epoch)
+        output = of.folder.output(of.epoch)
         elsewhere = (saves_in,) if saves_in and not saves_in.is_relative_to(output) else ()
-        self._roots = (folder.staging(epoch),), (output, *elsewhere)
+        self._roots = (of.folder.staging(of.epoch),), (output, *elsewhere)
         self._sizes: tuple[growth.Size, growth.Size] | None = None  # as last looked at while it is quiet
         self._measuring: asyncio.Task[None] | None = None
         self._measure_at = QUIET
         self._saves = False
         self._stalls = 0
-        self.watch = Watch(rules.budgets, clock.boot(), follower.heard, self._step())
+        self.watch = Watch(of.rules.budgets, of.clock.boot(), of.follower.heard, self._step())
 
     async def run(self) -> None:
         """Until it is cancelled, when nothing is left of the trainer."""
@@ -89,13 +64,13 @@ class Watchdog:
                 self._measuring.cancel()
 
     async def look(self) -> None:
-        if self._stop.asked.is_set():
+        if self._of.stop.asked.is_set():
             return
-        lines = tuple(self._follower.recent)
-        self._follower.recent.clear()
-        seen = Seen(self._step(), self._follower.heard, lines, self._saves)
+        lines = tuple(self._of.follower.recent)
+        self._of.follower.recent.clear()
+        seen = Seen(self._step(), self._of.follower.heard, lines, self._saves)
         self._saves = False
-        told = self.watch.look(self._clock.boot(), seen)
+        told = self.watch.look(self._of.clock.boot(), seen)
         if isinstance(told, Moving):
             self._moving(told)
         elif isinstance(told, Stalled):
@@ -108,8 +83,8 @@ class Watchdog:
         self._saves = True
 
     def _step(self) -> int | None:
-        progress = self._follower.progress
-        return progress.step if progress.first is not None else self._publisher.newest_step
+        progress = self._of.follower.progress
+        return progress.step if progress.first is not None else self._of.publisher.newest_step
 
     # -- what it saves -------------------------------------------------------------------------------------------
 
@@ -120,7 +95,7 @@ class Watchdog:
         elif quiet >= self._measure_at and (self._measuring is None or self._measuring.done()):
             least, most = QUIET_EVERY
             self._measure_at = quiet + min(max(least, quiet / 4), most)
-            since = self._clock.wall() - quiet
+            since = self._of.clock.wall() - quiet
             self._measuring = asyncio.create_task(self._measure(since), name="growth")
 
     async def _measure(self, since: float) -> None:
@@ -136,8 +111,8 @@ class Watchdog:
 
     async def _stalled(self, stalled: Stalled) -> None:
         self._stalls += 1
-        since = self._clock.wall() - stalled.seconds
-        last = clean(self._follower.last_line, 200)
+        since = self._of.clock.wall() - stalled.seconds
+        last = clean(self._of.follower.last_line, 200)
         short, kept = await self._stacks(stalled)
         words = f"stalled in {stalled.phase}: {_SILENCE[stalled.phase]} for {duration(stalled.seconds)}"
         words += f" (allowed: {duration(stalled.budget)})"
@@ -151,15 +126,15 @@ class Watchdog:
             "stacks": short,
             "kept": kept,
         }
-        self._tell.event("trainer.stalled", words, {name: value for name, value in data.items() if value})
-        again = self._rules.on_stall == "restart"
+        self._of.tell.event("trainer.stalled", words, {name: value for name, value in data.items() if value})
+        again = self._of.rules.on_stall == "restart"
         say(f"the trainer has {words}" + ("; starting it anew, as ON_STALL says" if again else ""))
-        if again and not self._stop.asked.is_set():
-            self._stop.again(f"stalled in {stalled.phase} for {duration(stalled.seconds)}", "stalled")
+        if again and not self._of.stop.asked.is_set():
+            self._of.stop.again(f"stalled in {stalled.phase} for {duration(stalled.seconds)}", "stalled")
 
     async def _stacks(self, stalled: Stalled) -> tuple[str, str]:
         """What its processes do, in short; and the file beside the log that has it at length."""
-        head = f"{self._clock.wall():.0f}: stalled in {stalled.phase} for {stalled.seconds:.0f} s\n\n"
+        head = f"{self._of.clock.wall():.0f}: stalled in {stalled.phase} for {stalled.seconds:.0f} s\n\n"
         environ = pod_environment(os.environ)
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(STACKS_WITHIN):
@@ -167,14 +142,16 @@ class Watchdog:
                 short = stacks.short(text)
                 number = (self._stalls - 1) % stacks.FILES + 1
                 with suppress(OSError):
-                    kept = await asyncio.to_thread(stacks.keep, self._folder.logs, self._epoch, number, head + text)
-                    return short, str(kept.relative_to(self._folder.root))
+                    kept = await asyncio.to_thread(
+                        stacks.keep, self._of.folder.logs, self._of.epoch, number, head + text
+                    )
+                    return short, str(kept.relative_to(self._of.folder.root))
                 return short, ""
         return "", ""
 
     def _moving(self, moving: Moving) -> None:
         words = f"moving again, in {moving.phase}, after {duration(moving.seconds)} in {moving.stalled.phase}"
-        self._tell.event("trainer.moving", words, {"phase": str(moving.phase), "seconds": f"{moving.seconds:.0f}"})
+        self._of.tell.event("trainer.moving", words, {"phase": str(moving.phase), "seconds": f"{moving.seconds:.0f}"})
         say(f"the trainer is {words}")
 
 
