@@ -14,14 +14,15 @@ In a test, in its own loop::
 
 The client takes the LFS path, in which bytes come here, only with HF_HUB_DISABLE_XET=1 set before huggingface_hub is
 imported: `client_env(hub.url)` is the environment of a process that has it, and `run_client(…)` starts such a one. In
-the test's own process `HfApi(endpoint=hub.url, token=hub.token)` does for everything but uploads (it blocks: in a thread).
+the test's own process `HfApi(endpoint=hub.url, token=hub.token)` does for all but uploads (it blocks: in a thread).
 
 As a process of its own, with real agents and in the bench: `with hub_process(folder) as hub` (which is
 `python -m tests.hub --port 0 --folder F`; it prints its URL as a line of JSON), and then the same words, `hub.url`,
 `hub.fault(…)`, `hub.verify(…)`, `hub.stored_bytes(…)`, … over a control route that only this process has (remote.py).
 
-Tokens there from the start: hf_write (user `relay`, organisation `relay-lab`), hf_read, hf_expired, hf_stranger. Others:
-`hub.tokens.add(Token(…))`. Chance instead of a script: `TestHub(folder, plan=FaultPlan(seed=7))`; same seed, same faults.
+Tokens there from the start: hf_write (user `relay`, organisation `relay-lab`), hf_read, hf_expired, hf_stranger; others
+by `hub.tokens.add(Token(…))`. Chance instead of a script: `TestHub(folder, plan=FaultPlan(seed=7))`, the same faults
+for the same seed.
 
 What is where: `server.py` the hub, its knobs and questions; `serving.py` how one request goes; `repos.py`, `lfs.py`,
 `commits.py`, `reading.py`, `xet.py` the routes; `store.py` what is remembered, `content.py` the bytes; `faults.py`,

@@ -1,4 +1,4 @@
-"""The hub as a process of its own: prints {"url": …} when it serves; ends on SIGTERM, on Ctrl-C, and with its parent."""
+"""The hub as a process of its own: prints {"url": …} when it serves; ends on SIGTERM, Ctrl-C, and with its parent."""
 
 from __future__ import annotations
 

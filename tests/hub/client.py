@@ -40,7 +40,7 @@ async def run_client(
     hub: Reachable, script: str, *args: str, token: str | None = None, xet: bool = False, home: Path | None = None,
     deadline: float = 60.0,
 ) -> list[Any]:  # fmt: skip
-    """What `script` said with `say(value)`; it has `api`, an HfApi, and `sys.argv[1:]`. AssertionError where it failed."""
+    """What `script` said with `say(value)`; it has `api`, an HfApi, and `sys.argv[1:]`. AssertionError if it fails."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PRELUDE + script, *args, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env=client_env(hub.url, token or hub.token, xet=xet, home=home),

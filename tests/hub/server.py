@@ -81,8 +81,10 @@ class TestHub:
         return app
 
     async def start(self, app: web.Application | None = None) -> None:
-        options = {"read_bufsize": READ_BUFFER, "lingering_time": 0.5}
-        self._runner = web.AppRunner(app or self.application(), access_log=None, shutdown_timeout=0.1, **options)
+        app = app or self.application()
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, read_bufsize=READ_BUFFER, lingering_time=0.5
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()

@@ -22,8 +22,6 @@ __all__ = ["Handler", "Recorded", "Route", "answer", "body", "chunks", "fault_of
 
 Handler = Callable[["TestHub", web.Request], Awaitable[web.StreamResponse]]
 
-RECORD, FAULT = "hub.record", "hub.fault"
-
 
 class Route(NamedTuple):
     name: str
@@ -55,27 +53,33 @@ class Recorded:
         return asdict(self)
 
 
+class Served(NamedTuple):
+    record: Recorded
+    fault: Fault | None
+
+
+SERVED = web.RequestKey("served", Served)
+
+
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, headers=headers, content_type="application/json")
 
 
 def error(failed: HubError, headers: dict[str, str] | None = None) -> web.Response:
-    said = {"X-Error-Message": failed.message.replace("\n", " ")} | (headers or {})
+    said = {"X-Error-Message": failed.message.replace("\n", " ")}
+    if headers:
+        said |= headers
     if failed.code:
         said["X-Error-Code"] = failed.code
     return answer({"error": failed.message}, failed.status, said)
 
 
 def record_of(request: web.Request) -> Recorded:
-    record = request[RECORD]
-    assert isinstance(record, Recorded)
-    return record
+    return request[SERVED].record
 
 
 def fault_of(request: web.Request) -> Fault | None:
-    fault = request[FAULT]
-    assert fault is None or isinstance(fault, Fault)
-    return fault
+    return request[SERVED].fault
 
 
 async def chunks(request: web.Request) -> AsyncIterator[bytes]:
@@ -114,8 +118,8 @@ async def serve(hub: TestHub, route: Route, request: web.Request) -> web.StreamR
         repo=f"{owner}/{name}" if owner else None, oid=request.match_info.get("oid"), began=time.monotonic(),
     )  # fmt: skip
     hub.requests.append(record)
-    request[RECORD] = record
-    request[FAULT] = fault = hub.faults.next(route.name, request.raw_path)
+    fault = hub.faults.next(route.name, request.raw_path)
+    request[SERVED] = Served(record, fault)
     record.fault = None if fault is None else fault.plain()
     try:
         response = await _serve(hub, route, request, fault)
