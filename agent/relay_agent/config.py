@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -14,16 +13,31 @@ from msgspec import Struct
 
 from relay_agent import run_yaml
 from relay_agent.checkpoints.retention import Best, Retention
-from relay_agent.outcome.endings import CAN_BE_SET
-from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
 from relay_agent.run_yaml import CONFIG_VARIABLE
+from relay_agent.values import (
+    Bad,
+    a_best,
+    a_count,
+    a_flag,
+    a_kind,
+    a_path,
+    a_path_below,
+    a_save_signal,
+    a_secret,
+    a_text,
+    a_url,
+    a_word,
+    an_id,
+    one_of,
+    seconds_from,
+    some_endings,
+    some_files,
+    some_patterns,
+    up_to_1000,
+)
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.ids import is_id
-from relaytui.wire.url import BadUrl, plain_url
 
 DEFAULT_CONFIG = Path("configs/run.yaml")
-SAVE_SIGNALS = ("USR1", "USR2", "HUP")
-"""Those that a trainer can take for a wish; others mean something else to programs or to the system."""
 STOP_GRACE = 30.0
 """Seconds between SIGTERM and SIGKILL for a trainer, where nobody says otherwise."""
 
@@ -41,6 +55,16 @@ class Settings(Struct, frozen=True):
     hf_repo: str
     hf_dry_run: bool
     hf_token: str
+    hf_private: bool
+    hf_push: tuple[str, ...]
+    hf_keep_last_n: int
+    hf_end_wait: float
+    hf_endpoint: str
+    hf_xet: bool
+    hf_base_model: str
+    save_rollout_trajectories: bool
+    rollout_trajectory_root: Path
+    rollout_trajectory_pattern: str
     slime_sft_cmd: str
     slime_rl_cmd: str
     train_cmd: str
@@ -88,165 +112,6 @@ class Settings(Struct, frozen=True):
         return f"Settings(run_id={self.run_id!r}, worker_id={self.worker_id!r}, mode={self.mode!r})"  # no secrets
 
 
-class _Bad(Exception):  # noqa: N818 - becomes a RelayError that says where
-    """What a value should be."""
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise _Bad("should be text; put it in quotes")
-    if any(ord(char) < 32 and char not in "\t\n" for char in value) or "\x7f" in value:
-        raise _Bad("holds a control character")
-    return value
-
-
-def _word(value: object) -> str:
-    return _text(value).strip()
-
-
-def _id(value: object) -> str:
-    text = _word(value)
-    if not is_id(text):
-        raise _Bad("should be 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first")
-    return text
-
-
-def _secret(value: object) -> str:
-    if not isinstance(value, str):
-        raise _Bad("should be text; put it in quotes")
-    text = value.strip()  # a newline at the end of a file or of `$(cat …)` is nobody's intention
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise _Bad("should be printable ASCII without spaces or line breaks inside")
-    return text
-
-
-def _url(value: object) -> str:
-    try:
-        return plain_url(_word(value))
-    except BadUrl as error:
-        raise _Bad(str(error)) from None
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if word in ("true", "yes", "on", "1"):
-        return True
-    if word in ("false", "no", "off", "0"):
-        return False
-    raise _Bad("should be true or false")
-
-
-def _number(value: object, what: str = "a plain number of seconds, such as 600") -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _Bad("should be a number")
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise _Bad(f"should be {what}") from None
-    if not math.isfinite(number):
-        raise _Bad(f"should be {what}")
-    return number
-
-
-def _seconds(least: float) -> Callable[[object], float]:
-    def parse(value: object) -> float:
-        number = _number(value)
-        if not least <= number <= 86_400:
-            raise _Bad(f"should be between {least:g} and 86400 seconds")
-        return number
-
-    return parse
-
-
-def _count(value: object) -> int:
-    number = _number(value, "a whole number above 0")
-    if number != int(number) or not 1 <= number <= 2**53:
-        raise _Bad("should be a whole number above 0")
-    return int(number)
-
-
-def _retries(value: object) -> int:
-    number = _number(value, "a whole number; 0 is none")
-    if number != int(number) or not 0 <= number <= 1000:
-        raise _Bad("should be a whole number up to 1000; 0 is none")
-    return int(number)
-
-
-def _endings(value: object) -> tuple[str, ...]:
-    words = value if isinstance(value, list) else re.split(r"[\s,]+", _text(value))
-    found = tuple(_word(word) for word in words if word)
-    if any(name not in CAN_BE_SET for name in found):
-        raise _Bad(f"should be endings, one or more of {', '.join(CAN_BE_SET)}")
-    return found
-
-
-def _patterns(value: object) -> tuple[str, ...]:
-    given = value if isinstance(value, list) else [line for line in _text(value).splitlines() if line.strip()]
-    if len(given) > MAX_PATTERNS:
-        raise _Bad(f"holds more than {MAX_PATTERNS} patterns")
-    for number, pattern in enumerate(given, 1):
-        if not isinstance(pattern, str):
-            raise _Bad("should be a list of regular expressions, each in single quotes")
-        try:
-            check(pattern)
-        except BadPattern as bad:
-            raise _Bad(f"holds a pattern, number {number}, that {bad}") from None
-    return tuple(given)
-
-
-def _path(value: object) -> Path:
-    text = _word(value)
-    if "\n" in text or not text:
-        raise _Bad("should be a path")
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise _Bad("begins with ~ and a user that does not exist") from None
-
-
-def _kind(value: object) -> str:
-    from relay_agent.checkpoints.adapters import BY_NAME
-
-    text = _word(value)
-    words = ("auto", "none", *BY_NAME)
-    if text not in words:
-        raise _Bad(f"should be {', '.join(words[:-1])} or {words[-1]}")
-    return text
-
-
-def _best(value: object) -> Best:
-    best = Best.parse(_word(value))
-    if best is None:
-        raise _Bad("should be a metric's name, with - before it (or max behind it) where the highest is the best")
-    return best
-
-
-def _below(value: object) -> Path:
-    path = _path(value)
-    if ".." in path.parts:
-        raise _Bad("should be a folder below RELAY_OUTPUT_DIR, or an absolute path, without ..")
-    return path
-
-
-def _choice(*words: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        text = _word(value)
-        if text not in words:
-            raise _Bad(f"should be {' or '.join(words)}")
-        return text
-
-    return parse
-
-
-def _signal(value: object) -> signal.Signals:
-    name = _word(value).upper().removeprefix("SIG")
-    if name not in SAVE_SIGNALS:
-        raise _Bad(f"should be {', '.join(SAVE_SIGNALS[:-1])} or {SAVE_SIGNALS[-1]}")
-    return signal.Signals[f"SIG{name}"]
-
-
 class Key(NamedTuple):
     """One thing that can be set: by `name` in the environment, by `name` or its lower case in run.yaml."""
 
@@ -262,73 +127,93 @@ class Key(NamedTuple):
 
 _LOSS = ("warn", "stop", "rollback")
 KEYS = (
-    Key("COMMANDER_URL", _url, None, "where the commander listens, http(s)://host[:port]; needed"),
-    Key("RELAY_SHARED_SECRET", _secret, "", "what lets this worker in; `relay-tui token worker` prints it"),
-    Key("RUN_ID", _id, "relay-run", "the run to train"),
-    Key("WORKER_ID", _id, None, "a label for this pod; HOSTNAME, else relay-worker"),
-    Key("MODE", _choice("sft", "rl"), "sft", "sft or rl: which launcher starts"),
-    Key("RELAY_L1_ROOT", _path, Path("/mnt/relay"), "where the volume is mounted"),
-    Key("SLIME_SFT_CMD", _text, "", "shell command instead of launchers/launch_sft.sh"),
-    Key("SLIME_RL_CMD", _text, "", "shell command instead of launchers/launch_rl.sh"),
-    Key("TRAIN_CMD", _text, "", "shell command of any trainer, whatever the mode; SLIME_*_CMD count before it"),
-    Key("TARGET_STEPS", _count, None, "last step, where the trainer does not print a total"),
-    Key("COUNTER_RESTARTS", _flag, False, "true: the trainer counts its steps from 0 again after a resume"),
+    Key("COMMANDER_URL", a_url, None, "where the commander listens, http(s)://host[:port]; needed"),
+    Key("RELAY_SHARED_SECRET", a_secret, "", "what lets this worker in; `relay-tui token worker` prints it"),
+    Key("RUN_ID", an_id, "relay-run", "the run to train"),
+    Key("WORKER_ID", an_id, None, "a label for this pod; HOSTNAME, else relay-worker"),
+    Key("MODE", one_of("sft", "rl"), "sft", "sft or rl: which launcher starts"),
+    Key("RELAY_L1_ROOT", a_path, Path("/mnt/relay"), "where the volume is mounted"),
+    Key("SLIME_SFT_CMD", a_text, "", "shell command instead of launchers/launch_sft.sh"),
+    Key("SLIME_RL_CMD", a_text, "", "shell command instead of launchers/launch_rl.sh"),
+    Key("TRAIN_CMD", a_text, "", "shell command of any trainer, whatever the mode; SLIME_*_CMD count before it"),
+    Key("TARGET_STEPS", a_count, None, "last step, where the trainer does not print a total"),
+    Key("COUNTER_RESTARTS", a_flag, False, "true: the trainer counts its steps from 0 again after a resume"),
     Key(
         "PATTERNS",
-        _patterns,
+        some_patterns,
         (),
         "regular expressions for its lines, with named groups: step, total, loss, …",
     ),
-    Key("PTY", _flag, False, "true: the trainer gets a terminal, where it shows nothing on a pipe"),
-    Key("RELAY_SETTLE_SECONDS", _seconds(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
+    Key("PTY", a_flag, False, "true: the trainer gets a terminal, where it shows nothing on a pipe"),
+    Key("RELAY_SETTLE_SECONDS", seconds_from(0.1), 5.0, "an unmarked checkpoint is whole when unchanged this long"),
     Key(
         "COMPLETE_MARKER",
-        _choice("auto", "always", "never"),
+        one_of("auto", "always", "never"),
         "auto",
         "whether the trainer marks whole checkpoints with COMPLETE: auto, always, never",
     ),
-    Key("CHECKPOINTS", _kind, "auto", "whose checkpoints to take from the trainer's folder: auto, none, or a kind"),
-    Key("CHECKPOINT_DIR", _below, Path(), "where the trainer saves, if not in RELAY_OUTPUT_DIR itself"),
-    Key("CKPT_KEEP_EVERY", _count, None, "steps from one checkpoint that is never pruned to the next"),
-    Key("CKPT_BEST_METRIC", _best, None, "the best by it is never pruned: eval_loss (lowest), -reward (highest)"),
-    Key("RELAY_STOP_GRACE", _seconds(0.1), None, "seconds between SIGTERM and SIGKILL for the trainer (30)"),
+    Key("CHECKPOINTS", a_kind, "auto", "whose checkpoints to take from the trainer's folder: auto, none, or a kind"),
+    Key("CHECKPOINT_DIR", a_path_below, Path(), "where the trainer saves, if not in RELAY_OUTPUT_DIR itself"),
+    Key("CKPT_KEEP_EVERY", a_count, None, "steps from one checkpoint that is never pruned to the next"),
+    Key("CKPT_BEST_METRIC", a_best, None, "the best by it is never pruned: eval_loss (lowest), -reward (highest)"),
+    Key("RELAY_STOP_GRACE", seconds_from(0.1), None, "seconds between SIGTERM and SIGKILL for the trainer (30)"),
     Key(
         "PREEMPT",
-        _choice("auto", "aws", "gcp", "azure", "slurm", "none"),
+        one_of("auto", "aws", "gcp", "azure", "slurm", "none"),
         "auto",
         "who gives notice before the pod goes: auto, aws, gcp, azure, slurm, none",
     ),
-    Key("PREEMPT_GRACE", _seconds(0.0), None, "seconds the pod has after SIGTERM, or a notice that names no time"),
-    Key("PREEMPT_URL", _url, "", "the metadata service, where it is not at 169.254.169.254"),
-    Key("SAVE_SIGNAL", _signal, None, "signal on which the trainer saves and goes on: USR1, USR2 or HUP"),
-    Key("ORPHAN_TIMEOUT", _seconds(0.0), 600.0, "seconds that a trainer goes on without an agent before it is stopped"),
-    Key("RELAY_AGENT_STATE", _path, None, "folder on the pod's own disk for what the agent remembers"),
+    Key("PREEMPT_GRACE", seconds_from(0.0), None, "seconds the pod has after SIGTERM, or a notice that names no time"),
+    Key("PREEMPT_URL", a_url, "", "the metadata service, where it is not at 169.254.169.254"),
+    Key("SAVE_SIGNAL", a_save_signal, None, "signal on which the trainer saves and goes on: USR1, USR2 or HUP"),
     Key(
-        "ON_LEASE_LOSS", _choice("continue", "stop"), "continue", "when cut off longer than the lease: continue or stop"
+        "ORPHAN_TIMEOUT",
+        seconds_from(0.0),
+        600.0,
+        "seconds that a trainer goes on without an agent before it is stopped",
+    ),
+    Key("RELAY_AGENT_STATE", a_path, None, "folder on the pod's own disk for what the agent remembers"),
+    Key(
+        "ON_LEASE_LOSS", one_of("continue", "stop"), "continue", "when cut off longer than the lease: continue or stop"
     ),
     Key(
         "ON_MISSING_CHECKPOINT",
-        _choice("ask", "older", "restart"),
+        one_of("ask", "older", "restart"),
         "ask",
         "newest checkpoint not here: ask, older, restart",
     ),
-    Key("RETRIES", _retries, 3, "how often a trainer that failed is tried again without getting further; 0: never"),
-    Key("RETRY_BACKOFF", _seconds(0.0), 10.0, "seconds before the first such try; each one after waits twice as long"),
-    Key("RETRY_BACKOFF_MAX", _seconds(0.0), 300.0, "seconds that none of them waits longer than"),
-    Key("RETRY_ON", _endings, (), "endings that are tried again although they come again as a rule"),
-    Key("NO_RETRY_ON", _endings, (), "endings that are never tried again, such as cuda_oom"),
-    Key("STALL_START", _seconds(0.0), 1800.0, "seconds without any output at the start that are a stall; 0: never"),
-    Key("STALL_LOAD", _seconds(0.0), 3600.0, "the same before the first step, and for the first few; 0: never"),
-    Key("STALL_STEP", _seconds(0.0), 600.0, "least seconds without a step that are one; more is learnt; 0: never"),
-    Key("STALL_EVAL", _seconds(0.0), 1800.0, "seconds without a sign of life in an evaluation; 0: never"),
-    Key("STALL_SAVE", _seconds(0.0), 1800.0, "seconds in which nothing grows while it saves; 0: never"),
-    Key("ON_STALL", _choice("warn", "restart"), "warn", "what is done then: warn or restart"),
-    Key("ON_NAN", _choice(*_LOSS), "warn", "once the loss stays nan or inf: warn, stop, rollback"),
-    Key("ON_DIVERGE", _choice(*_LOSS), "warn", "once it stays far above where it had been: warn, stop, rollback"),
-    Key("ROLLBACKS", _retries, 2, "how often a run goes back to a healthy checkpoint, at most"),
-    Key("HF_REPO", _word, "", "Hugging Face repository to sync to; empty: the commander's"),
-    Key("HF_DRY_RUN", _flag, True, "true: only say what would be synced"),
-    Key("HF_TOKEN", _secret, "", "handed to the trainer"),
+    Key("RETRIES", up_to_1000, 3, "how often a trainer that failed is tried again without getting further; 0: never"),
+    Key(
+        "RETRY_BACKOFF",
+        seconds_from(0.0),
+        10.0,
+        "seconds before the first such try; each later one waits twice as long",
+    ),
+    Key("RETRY_BACKOFF_MAX", seconds_from(0.0), 300.0, "seconds that none of them waits longer than"),
+    Key("RETRY_ON", some_endings, (), "endings that are tried again although they come again as a rule"),
+    Key("NO_RETRY_ON", some_endings, (), "endings that are never tried again, such as cuda_oom"),
+    Key("STALL_START", seconds_from(0.0), 1800.0, "seconds without any output at the start that are a stall; 0: never"),
+    Key("STALL_LOAD", seconds_from(0.0), 3600.0, "the same before the first step, and for the first few; 0: never"),
+    Key("STALL_STEP", seconds_from(0.0), 600.0, "least seconds without a step that are one; more is learnt; 0: never"),
+    Key("STALL_EVAL", seconds_from(0.0), 1800.0, "seconds without a sign of life in an evaluation; 0: never"),
+    Key("STALL_SAVE", seconds_from(0.0), 1800.0, "seconds in which nothing grows while it saves; 0: never"),
+    Key("ON_STALL", one_of("warn", "restart"), "warn", "what is done then: warn or restart"),
+    Key("ON_NAN", one_of(*_LOSS), "warn", "once the loss stays nan or inf: warn, stop, rollback"),
+    Key("ON_DIVERGE", one_of(*_LOSS), "warn", "once it stays far above where it had been: warn, stop, rollback"),
+    Key("ROLLBACKS", up_to_1000, 2, "how often a run goes back to a healthy checkpoint, at most"),
+    Key("HF_REPO", a_word, "", "Hugging Face repository to sync to, owner/name; empty: the commander's"),
+    Key("HF_DRY_RUN", a_flag, True, "true: only say what would be synced"),
+    Key("HF_TOKEN", a_secret, "", "a token that may write there; handed to the trainer, too"),
+    Key("HF_PRIVATE", a_flag, True, "false: the repository may be public"),
+    Key("HF_PUSH", some_files, (), "what is synced of a checkpoint: all, weights, or patterns"),
+    Key("HF_KEEP_LAST_N", up_to_1000, 0, "how many steps stay on the Hub; what older ones take is freed; 0: all"),
+    Key("HF_END_WAIT", seconds_from(0.0), 1800.0, "seconds that the end of a run waits for the last sync"),
+    Key("HF_ENDPOINT", a_url, "", "the Hub, where it is not huggingface.co"),
+    Key("HF_XET", a_flag, False, "true: send in chunks that are stored once; takes some 400 MB of memory"),
+    Key("HF_BASE_MODEL", a_word, "", "the model that the run began with, for the model card"),
+    Key("RELAY_SAVE_ROLLOUT_TRAJECTORIES", a_flag, False, "true: rollouts are synced, too"),
+    Key("RELAY_ROLLOUT_TRAJECTORY_ROOT", a_path_below, Path("rollout"), "where the trainer saves them"),
+    Key("RELAY_ROLLOUT_TRAJECTORY_PATTERN", a_word, "rollout_*.pt", "what their files are called"),
 )
 _SPELLINGS = {spelling: key.name for key in KEYS for spelling in (key.name, key.name.lower())}
 
@@ -391,8 +276,8 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
 def _parse(key: Key, value: object, where: str) -> Any:
     try:
         return key.parse(value)
-    except _Bad as bad:
-        secret = key.parse is _secret or key.name.endswith("_CMD") or _holds_more(value)
+    except Bad as bad:
+        secret = key.parse is a_secret or key.name.endswith("_CMD") or _holds_more(value)
         shown = f" (it is {str(value)[:80]!a})" if isinstance(value, str | bool | float) and not secret else ""
         raise RelayError("bad_config", f"{where} {bad}{shown}", f"it means: {key.help}", exit_code=Exit.USAGE) from None
 

@@ -24,7 +24,7 @@ METRICS = "relay/metrics.jsonl"
 EVENTS = "relay/events.jsonl"
 ROLLOUTS = "rollouts/"
 CARD = "README.md"
-OURS = (CHECKPOINT, "relay/", ROLLOUTS)
+OURS = (CHECKPOINT, "relay/")
 """Folders in the repository that are Relay's: what it does not put there itself, it takes away."""
 VERSION = 1
 MAX_RUN = 1 << 20

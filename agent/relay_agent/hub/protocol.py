@@ -44,11 +44,13 @@ class Check(Job, frozen=True, tag="check"):
 
 
 class Beside(Struct, frozen=True):
-    """A file that goes beside the checkpoint: from the disk, or as it is here."""
+    """A file that goes beside the checkpoint: its last whole lines, as many as go into `tail` bytes, or all of it where
+    `tail` is 0; or `text`, where there is no `file`. One that is not there, or no plain file, is left out."""
 
     path: str  # in the repository
     file: str = ""
     text: str = ""
+    tail: int = 0
 
 
 class Send(Job, frozen=True, tag="send"):

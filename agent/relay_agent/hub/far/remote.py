@@ -1,0 +1,74 @@
+"""A run's repository as it is at one moment: what its branch and its tags hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from huggingface_hub.errors import RevisionNotFoundError
+from huggingface_hub.hf_api import RepoFile
+
+from relay_agent.checkpoints.manifest import MAX_BYTES, Manifest
+from relay_agent.hub import layout
+from relay_agent.hub.far.check import read, see_run
+from relay_agent.hub.far.trouble import Trouble
+
+__all__ = ["File", "Head", "files_at", "head_of", "manifest_at", "refuse_older", "tags_of"]
+
+
+@dataclass(frozen=True)
+class File:
+    size: int
+    oid: str  # of git
+    sha256: str | None  # of a large file
+
+
+@dataclass(frozen=True)
+class Head:
+    sha: str  # of the commit
+    run: layout.RunFile | None
+    manifest: bytes | None
+
+
+def head_of(api: Any, repo: str, run_id: str) -> Head:
+    """What `main` holds; Trouble where it is another run's."""
+    sha = api.repo_info(repo, revision=layout.BRANCH).sha
+    run = see_run(read(api, repo, layout.RUN, sha), run_id)
+    return Head(sha, run, read(api, repo, layout.MANIFEST_PATH, sha, MAX_BYTES))
+
+
+def refuse_older(head: Head, epoch: int) -> None:
+    """Trouble where a later attempt has pushed already: whoever comes after it is cut off, and does not know it."""
+    if head.run is not None and head.run.holder > epoch:
+        raise Trouble("superseded", f"epoch {head.run.holder} has pushed already, and this is epoch {epoch}")
+
+
+def tags_of(api: Any, repo: str) -> dict[str, str]:
+    """All tags, and the commits that they are on."""
+    return {tag.name: tag.target_commit for tag in api.list_repo_refs(repo).tags}
+
+
+def manifest_at(api: Any, repo: str, revision: str, run_id: str) -> tuple[Manifest, bytes] | None:
+    """The manifest that a tag of ours has, and its bytes; None where it is none of this run's."""
+    data = read(api, repo, layout.MANIFEST_PATH, revision, MAX_BYTES)
+    if data is None:
+        return None
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return (manifest, data) if manifest.run_id == run_id else None
+
+
+def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
+    """Every file in the repository at a revision, by path; none where there is no such revision."""
+    found: dict[str, File] = {}
+    try:
+        for entry in api.list_repo_tree(repo, revision=revision, recursive=True):
+            if isinstance(entry, RepoFile):
+                sha = entry.lfs.sha256 if entry.lfs else None
+                found[entry.path] = File(entry.size, entry.blob_id, sha)
+    except RevisionNotFoundError:
+        return {}
+    return found

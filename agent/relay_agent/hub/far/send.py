@@ -1,0 +1,282 @@
+"""Send one checkpoint: its files, one commit, one tag.
+
+Sending the files can be broken off anywhere and be begun anew: what is stored is not sent again. The commit and the tag
+are one request each. Where the answer to one is lost, what the repository holds says whether it was done.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils.sha import git_hash
+
+from relay_agent.checkpoints.manifest import MANIFEST, FileEntry, Sealed, Torn, read, verify
+from relay_agent.hub import card, layout
+from relay_agent.hub.far import check
+from relay_agent.hub.far.client import Sent as Counter
+from relay_agent.hub.far.client import connect
+from relay_agent.hub.far.failures import told
+from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
+from relay_agent.hub.far.trouble import Trouble
+from relay_agent.hub.protocol import Send, Sent
+
+TRIES = 5
+"""Commits that are tried where somebody else's come between, or no answer comes."""
+PAUSE = (0.2, 2.0)
+
+
+def work(job: Send, tell: Any) -> Sent:
+    return _Sending(job, tell).all()
+
+
+class _Sending:
+    def __init__(self, job: Send, tell: Any) -> None:
+        self._job = job
+        self._tell = tell
+        self._repo = job.where.repo
+        self._api, self._sent = connect(job.where)
+        try:
+            self._sealed: Sealed = read(Path(job.folder), job.run_id)
+            self._manifest = (Path(job.folder) / MANIFEST).read_bytes()
+        except (Torn, OSError) as error:
+            raise Trouble("damaged", f"the checkpoint cannot be read: {error}") from None
+        listed = {entry.path: entry for entry in self._sealed.manifest.files}
+        self._files = [listed[path] for path in job.files if path in listed]
+        self._adds: list[CommitOperationAdd] = []
+
+    def all(self) -> Sent:
+        self._tell.phase("looking")
+        check.make(self._api, self._repo, self._job.where.private)
+        info = self._api.repo_info(self._repo)
+        check.see_private(self._repo, bool(info.private), self._job.where.private)
+        head = self._head()
+        tags = tags_of(self._api, self._repo)
+        tag = self._tag(tags)
+        if tag in tags:
+            return Sent(tags[tag], tag, self._sent.bytes, stored=True)
+        if not self._is_there(head):
+            self._upload()
+            head = self._commit(head)
+        self._tell.phase("verify")
+        self._see_whole(head.sha)
+        self._tag_it(tag, head.sha)
+        return Sent(head.sha, tag, self._sent.bytes, stored=False)
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    def _head(self) -> Head:
+        head = head_of(self._api, self._repo, self._job.run_id)
+        refuse_older(head, self._job.epoch)
+        return head
+
+    def _tag(self, tags: dict[str, str]) -> str:
+        """The tag that it has, or else the one that it gets."""
+        for tag in layout.tags_for(self._sealed.manifest):
+            if tag not in tags:
+                return tag
+            found = manifest_at(self._api, self._repo, tags[tag], self._job.run_id)
+            if found is not None and found[1] == self._manifest:
+                return tag
+        raise Trouble("no_tag", f"all tags for step {self._sealed.manifest.step} are others'")
+
+    def _is_there(self, head: Head) -> bool:
+        """Whether the commit was made, and all of it is this checkpoint's."""
+        if head.manifest != self._manifest or head.run is None:
+            return False
+        return not self._missing(files_at(self._api, self._repo, head.sha))
+
+    def _missing(self, there: dict[str, File]) -> str:
+        """What of the checkpoint is not there as it should be, or is there and should not; empty: it is whole."""
+        ours = {path: file for path, file in there.items() if path.startswith(layout.CHECKPOINT)}
+        ours.pop(layout.MANIFEST_PATH, None)
+        for entry in self._files:
+            found = ours.pop(layout.path_of(entry.path), None)
+            if found is None:
+                return f"{entry.path} is not there"
+            if found.size != entry.size or not self._same(entry, found):
+                return f"{entry.path} is another one there"
+        return f"{min(ours)} is there besides" if ours else ""
+
+    def _same(self, entry: FileEntry, found: File) -> bool:
+        if found.sha256 is not None:
+            return found.sha256 == entry.sha256
+        data = (Path(self._job.folder) / entry.path).read_bytes()  # a small one, or the Hub would keep it apart
+        return git_hash(data) == found.oid and CommitOperationAdd("x", data).upload_info.sha256.hex() == entry.sha256
+
+    def _see_whole(self, revision: str) -> None:
+        if missing := self._missing(files_at(self._api, self._repo, revision)):
+            self._see_own_whole()
+            raise Trouble("not_whole", f"what was committed is not the checkpoint: {missing}", "transient")
+
+    def _see_own_whole(self) -> None:
+        """Trouble where what lies on the volume is not what was published: nothing that is sent of it can be right."""
+        try:
+            verify(Path(self._job.folder), self._job.run_id)
+        except Torn as torn:
+            raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {torn.reason}") from None
+
+    # -- the files -------------------------------------------------------------------------------------------------
+
+    def _upload(self) -> None:
+        self._adds = [self._add(entry) for entry in self._files]
+        self._adds.append(CommitOperationAdd(layout.MANIFEST_PATH, self._manifest))
+        self._adds += self._beside(files_at(self._api, self._repo, layout.BRANCH))
+        total = sum(add.upload_info.size for add in self._adds)
+        self._tell.phase("uploading")
+        with _Progress(self._tell, self._sent, total):
+            try:
+                self._api.preupload_lfs_files(
+                    self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
+                )
+            except Exception as error:
+                if told(error).code in ("refused_by_hub", "unknown"):
+                    self._see_own_whole()
+                raise
+        self._tell.progress(total, total)
+        for add, entry in zip(self._adds, self._files, strict=False):
+            if add._should_ignore:
+                raise Trouble("ignored", f"{entry.path} would be left out: the repository's .gitignore names it")
+            if add._upload_mode == "lfs" and add.upload_info.sha256.hex() != entry.sha256:
+                raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {entry.path} has another hash")
+        self._tell.at("uploaded")
+
+    def _add(self, entry: FileEntry) -> CommitOperationAdd:
+        path = Path(self._job.folder) / entry.path
+        if path.is_symlink() or not path.is_file():
+            raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {entry.path} is no file")
+        add = CommitOperationAdd(layout.path_of(entry.path), path)
+        if add.upload_info.size != entry.size:
+            raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {entry.path} has another size")
+        if not self._job.where.xet:  # whoever stores it hashes it: it is not read once more here
+            add.upload_info.sha256 = bytes.fromhex(entry.sha256)
+        return add
+
+    # -- the commit ------------------------------------------------------------------------------------------------
+
+    def _commit(self, head: Head) -> Head:
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(random.uniform(*PAUSE))  # noqa: S311 - jitter
+                head = self._head()
+                if self._is_there(head):
+                    return head  # it was done, and nobody said so
+                for add in self._adds:
+                    add._remote_oid = None  # of the branch as it was then
+            operations = self._operations(head)
+            self._tell.phase("commit")
+            self._tell.may("commit")
+            try:
+                self._tell.still("commit")
+                done = self._api.create_commit(
+                    self._repo, operations, commit_message=self._job.message, parent_commit=head.sha,
+                    revision=layout.BRANCH, num_threads=self._job.threads,
+                )  # fmt: skip
+            except Exception as error:
+                failed = told(error)
+                if failed.kind == "permanent" or failed.wait or attempt == TRIES - 1:
+                    raise
+                for add in self._adds:
+                    add._is_committed = False
+                continue
+            self._tell.at("committed")
+            return Head(done.oid, head.run, self._manifest)
+        raise AssertionError("every try returns or raises")
+
+    def _operations(self, head: Head) -> list[Any]:
+        old = check.read(self._api, self._repo, layout.CARD, head.sha, card.MAX_CARD)
+        text = updated(old, self._job)
+        beside = [CommitOperationAdd(layout.CARD, text.encode())] if text is not None else []
+        new = {add.path_in_repo for add in self._adds}
+        there = files_at(self._api, self._repo, head.sha)
+        gone = [path for path in there if path.startswith(layout.OURS) and path not in new]
+        return [CommitOperationDelete(path) for path in gone] + beside + self._adds
+
+    def _beside(self, there: dict[str, File]) -> list[CommitOperationAdd]:
+        adds = []
+        for each in self._job.beside:
+            if not each.file:
+                adds.append(CommitOperationAdd(each.path, each.text.encode()))
+                continue
+            with suppress(OSError, ValueError):
+                fd = os.open(each.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                with os.fdopen(fd, "rb") as file:
+                    found = os.fstat(fd)
+                    if not stat.S_ISREG(found.st_mode):
+                        continue
+                    if each.tail:
+                        adds.append(CommitOperationAdd(each.path, last_lines(file, found.st_size, each.tail)))
+                    elif each.path not in there or there[each.path].size != found.st_size:
+                        adds.append(CommitOperationAdd(each.path, Path(each.file)))
+        return adds
+
+    # -- the tag ---------------------------------------------------------------------------------------------------
+
+    def _tag_it(self, tag: str, revision: str) -> None:
+        self._tell.phase("tag")
+        self._tell.may("tag")
+        try:
+            self._tell.still("tag")
+            self._api.create_tag(self._repo, tag=tag, revision=revision)
+        except Exception as error:
+            if told(error).kind == "permanent" and not _exists(error):
+                raise
+            there = tags_of(self._api, self._repo).get(tag)
+            if there == revision:
+                return
+            if there is not None:
+                raise Trouble("tag_taken", f"the tag {tag} is on another commit since", "transient") from None
+            raise
+        self._tell.at("tagged")
+
+
+def last_lines(file: BinaryIO, size: int, most: int) -> bytes:
+    """The last whole lines of a file, as many as go into `most` bytes."""
+    file.seek(max(0, size - most))
+    data = file.read(most)
+    if size > most:
+        data = data.partition(b"\n")[2]
+    return data[: data.rfind(b"\n") + 1]
+
+
+def updated(old: bytes | None, job: Send) -> str | None:
+    """The card; None where somebody's is there that cannot be read: it stays as it is."""
+    try:
+        before = old.decode() if old is not None else None
+    except UnicodeDecodeError:
+        return None
+    return card.updated(before, job.card, job.card_fields)
+
+
+def _exists(error: Exception) -> bool:
+    return isinstance(error, HfHubHTTPError) and error.response.status_code == 409
+
+
+class _Progress:
+    """Tells how far it is while the library is busy."""
+
+    def __init__(self, tell: Any, sent: Counter, total: int) -> None:
+        self._tell = tell
+        self._sent = sent
+        self._total = total
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="progress")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.5):
+            self._tell.progress(min(self._sent.bytes, self._total), self._total)

@@ -1,0 +1,64 @@
+"""Take old steps off the Hub so that their space is free again.
+
+A commit that deletes files frees nothing, and neither does a tag that goes: the large files of old commits are charged
+until they are deleted as such. So: the tags first, then those large files that Relay put there and that nothing with a
+name refers to any more. Broken off in between, the next time finishes it. Files of people's are never touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from huggingface_hub.errors import HfHubHTTPError
+
+from relay_agent.checkpoints.manifest import Manifest
+from relay_agent.checkpoints.retention import Best, Retention
+from relay_agent.hub import layout
+from relay_agent.hub.far.client import connect
+from relay_agent.hub.far.remote import files_at, head_of, manifest_at, refuse_older, tags_of
+from relay_agent.hub.keeping import doomed
+from relay_agent.hub.protocol import Trim, Trimmed
+
+
+def work(job: Trim, tell: Any) -> Trimmed:
+    api, _ = connect(job.where)
+    repo = job.where.repo
+    tell.phase("pruning")
+    head = head_of(api, repo, job.run_id)
+    refuse_older(head, job.epoch)
+    if head.run is None:
+        return Trimmed([], 0)
+    manifests: dict[str, Manifest] = {}
+    for tag, commit in tags_of(api, repo).items():
+        if layout.step_of(tag) is not None and (found := manifest_at(api, repo, commit, job.run_id)) is not None:
+            manifests[tag] = found[0]
+    retention = Retention(job.every, Best.parse(job.best) if job.best else None)
+    gone = doomed(manifests, job.keep, retention, job.spare)
+    if gone:
+        tell.may("prune")
+    for tag in gone:
+        tell.still("prune")
+        try:
+            api.delete_tag(repo, tag=tag)
+        except HfHubHTTPError as error:
+            if error.response.status_code != 404:
+                raise
+    tell.at("untagged")
+    return Trimmed(gone, _free(api, repo, tell))
+
+
+def _free(api: Any, repo: str, tell: Any) -> int:
+    """Bytes of large files that were deleted."""
+    large = [file for file in api.list_lfs_files(repo) if file.filename.startswith(layout.CHECKPOINT)]
+    if not large:
+        return 0
+    refs = api.list_repo_refs(repo, include_pull_requests=True)
+    named = {ref.target_commit for ref in (*refs.branches, *refs.tags, *refs.converts, *(refs.pull_requests or ()))}
+    needed = {file.sha256 for commit in named for file in files_at(api, repo, commit).values()}
+    free = [file for file in large if file.file_oid not in needed]
+    if not free:
+        return 0
+    tell.may("prune")
+    tell.still("prune")
+    api.permanently_delete_lfs_files(repo, free, rewrite_history=False)
+    return sum(file.size for file in free)

@@ -1,0 +1,64 @@
+"""What a run wants of the Hub: settings of the pod above those of the grant. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay_agent.config import Settings
+from relay_agent.hub.layout import repo_of, repo_trouble
+from relay_agent.hub.protocol import Where
+from relaytui.wire.messages import RunConfig
+
+
+@dataclass(frozen=True)
+class Wish:
+    where: Where
+    dry: bool
+    push: tuple[str, ...]  # empty: all files; `weights`; patterns
+    interval: float  # seconds
+    on_improve: bool
+    keep: int  # steps on the Hub; 0: all
+    end_wait: float  # seconds that the end of a run waits for the last sync
+    base_model: str
+    rollouts: tuple[Path, str] | None  # below the output folder, and a pattern
+    cache: str
+
+    @property
+    def words(self) -> str:
+        what = "all files" if not self.push else "weights only" if self.push == ("weights",) else " ".join(self.push)
+        every = f"every {self.interval:g} s" if self.interval else "after every checkpoint"
+        kept = f", the newest {self.keep} stay" if self.keep else ""
+        return f"{self.where.repo}: {what}, {every} and at the end{kept}"
+
+
+def wish_of(settings: Settings, config: RunConfig) -> Wish | None:
+    """None where no repository is named."""
+    wanted = settings.hf_repo or config.hf_repo
+    if not wanted:
+        return None
+    rollouts = (settings.rollout_trajectory_root, settings.rollout_trajectory_pattern)
+    return Wish(
+        where=Where(
+            repo_of(wanted, settings.run_id), settings.hf_token, settings.hf_endpoint, settings.hf_private,
+            xet=settings.hf_xet,
+        ),
+        dry=settings.hf_dry_run,
+        push=settings.hf_push,
+        interval=float(config.hf_sync_interval_sec),
+        on_improve=config.hf_push_on_improve,
+        keep=settings.hf_keep_last_n,
+        end_wait=settings.hf_end_wait,
+        base_model=settings.hf_base_model,
+        rollouts=rollouts if settings.save_rollout_trajectories else None,
+        cache=str(settings.agent_state / "hub"),
+    )  # fmt: skip
+
+
+def trouble(wish: Wish) -> str:
+    """Why nothing can come of it, as far as one can tell without asking anybody; empty: nothing is wrong."""
+    if wrong := repo_trouble(wish.where.repo):
+        return f"HF_REPO {wish.where.repo!a} is no name of a repository: {wrong}"
+    if not wish.dry and not wish.where.token:
+        return "HF_TOKEN is not set"
+    return ""

@@ -1,0 +1,190 @@
+"""How a value in run.yaml or the environment is read: each takes what stands there, and raises Bad at anything else."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from relay_agent.checkpoints.retention import Best
+from relay_agent.outcome.endings import CAN_BE_SET
+from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
+from relaytui.wire.ids import is_id
+from relaytui.wire.url import BadUrl, plain_url
+
+SAVE_SIGNALS = ("USR1", "USR2", "HUP")
+"""Those that a trainer can take for a wish; others mean something else to programs or to the system."""
+
+
+class Bad(Exception):  # noqa: N818 - becomes a RelayError that says where
+    """What a value should be."""
+
+
+def a_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Bad("should be text; put it in quotes")
+    if any(ord(char) < 32 and char not in "\t\n" for char in value) or "\x7f" in value:
+        raise Bad("holds a control character")
+    return value
+
+
+def a_word(value: object) -> str:
+    return a_text(value).strip()
+
+
+def an_id(value: object) -> str:
+    text = a_word(value)
+    if not is_id(text):
+        raise Bad("should be 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first")
+    return text
+
+
+def a_secret(value: object) -> str:
+    if not isinstance(value, str):
+        raise Bad("should be text; put it in quotes")
+    text = value.strip()  # a newline at the end of a file or of `$(cat …)` is nobody's intention
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise Bad("should be printable ASCII without spaces or line breaks inside")
+    return text
+
+
+def a_url(value: object) -> str:
+    try:
+        return plain_url(a_word(value))
+    except BadUrl as error:
+        raise Bad(str(error)) from None
+
+
+def a_flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in ("true", "yes", "on", "1"):
+        return True
+    if word in ("false", "no", "off", "0"):
+        return False
+    raise Bad("should be true or false")
+
+
+def a_number(value: object, what: str = "a plain number of seconds, such as 600") -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise Bad("should be a number")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise Bad(f"should be {what}") from None
+    if not math.isfinite(number):
+        raise Bad(f"should be {what}")
+    return number
+
+
+def seconds_from(least: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        number = a_number(value)
+        if not least <= number <= 86_400:
+            raise Bad(f"should be between {least:g} and 86400 seconds")
+        return number
+
+    return parse
+
+
+def a_count(value: object) -> int:
+    number = a_number(value, "a whole number above 0")
+    if number != int(number) or not 1 <= number <= 2**53:
+        raise Bad("should be a whole number above 0")
+    return int(number)
+
+
+def up_to_1000(value: object) -> int:
+    number = a_number(value, "a whole number; 0 is none")
+    if number != int(number) or not 0 <= number <= 1000:
+        raise Bad("should be a whole number up to 1000; 0 is none")
+    return int(number)
+
+
+def some_endings(value: object) -> tuple[str, ...]:
+    words = value if isinstance(value, list) else re.split(r"[\s,]+", a_text(value))
+    found = tuple(a_word(word) for word in words if word)
+    if any(name not in CAN_BE_SET for name in found):
+        raise Bad(f"should be endings, one or more of {', '.join(CAN_BE_SET)}")
+    return found
+
+
+def some_patterns(value: object) -> tuple[str, ...]:
+    given = value if isinstance(value, list) else [line for line in a_text(value).splitlines() if line.strip()]
+    if len(given) > MAX_PATTERNS:
+        raise Bad(f"holds more than {MAX_PATTERNS} patterns")
+    for number, pattern in enumerate(given, 1):
+        if not isinstance(pattern, str):
+            raise Bad("should be a list of regular expressions, each in single quotes")
+        try:
+            check(pattern)
+        except BadPattern as bad:
+            raise Bad(f"holds a pattern, number {number}, that {bad}") from None
+    return tuple(given)
+
+
+def a_path(value: object) -> Path:
+    text = a_word(value)
+    if "\n" in text or not text:
+        raise Bad("should be a path")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise Bad("begins with ~ and a user that does not exist") from None
+
+
+def a_kind(value: object) -> str:
+    from relay_agent.checkpoints.adapters import BY_NAME
+
+    text = a_word(value)
+    words = ("auto", "none", *BY_NAME)
+    if text not in words:
+        raise Bad(f"should be {', '.join(words[:-1])} or {words[-1]}")
+    return text
+
+
+def a_best(value: object) -> Best:
+    best = Best.parse(a_word(value))
+    if best is None:
+        raise Bad("should be a metric's name, with - before it (or max behind it) where the highest is the best")
+    return best
+
+
+def a_path_below(value: object) -> Path:
+    path = a_path(value)
+    if ".." in path.parts:
+        raise Bad("should be a folder below RELAY_OUTPUT_DIR, or an absolute path, without ..")
+    return path
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        text = a_word(value)
+        if text not in words:
+            raise Bad(f"should be {' or '.join(words)}")
+        return text
+
+    return parse
+
+
+def a_save_signal(value: object) -> signal.Signals:
+    name = a_word(value).upper().removeprefix("SIG")
+    if name not in SAVE_SIGNALS:
+        raise Bad(f"should be {', '.join(SAVE_SIGNALS[:-1])} or {SAVE_SIGNALS[-1]}")
+    return signal.Signals[f"SIG{name}"]
+
+
+def some_files(value: object) -> tuple[str, ...]:
+    """() is all of them."""
+    words = value if isinstance(value, list) else re.split(r"[\s,]+", a_text(value))
+    found = tuple(a_word(word) for word in words if word)
+    if found in ((), ("all",)):
+        return ()
+    if len(found) > 100 or any(len(word) > 200 or word in ("all", "!") for word in found):
+        raise Bad("should be all, weights, or up to 100 patterns such as *.safetensors and !optimizer*")
+    if "weights" in found and len(found) > 1:
+        raise Bad("should be weights alone, or patterns")
+    return found
