@@ -19,7 +19,7 @@ from relaytui.archive.errors import SourceChanged, Unpackable
 from relaytui.archive.extract import extract
 from relaytui.archive.pack import Pack
 
-GOLDEN = "e613c25e6feb8b22ed61ebfb51ae5b053436f1949acf872a35f676fae96c660e"
+GOLDEN = "721752e847e4ed3f8a20404983a9b910b68854e2e6aca48dea8f9f4ff352b6e3"
 
 
 def folder(path: Path, files: dict[str, bytes]) -> Path:

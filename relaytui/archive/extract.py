@@ -69,7 +69,7 @@ def extract(
     try:
         whole = private / "whole"
         whole.mkdir()
-        done = _into(whole, read, limits, progress)
+        done = _into(whole, Frame(read, limits.size), limits, progress)
         if sha256 is not None and done.sha256 != sha256:
             raise BadArchive(f"its sha256 is {done.sha256[:12]}…, not {sha256[:12]}…")
         whole.rename(target)
@@ -80,13 +80,12 @@ def extract(
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _into(private: Path, read: Callable[[int], bytes], limits: Limits, progress: Callable[[int], None]) -> Extracted:
-    frame = Frame(read, limits.size)
+def _into(private: Path, frame: Frame, limits: Limits, progress: Callable[[int], None]) -> Extracted:
     if frame.content_size > limits.content:
         raise BadArchive(f"it says that it holds {frame.content_size:,} bytes, over {limits.content:,}")
     room = os.statvfs(private)
     if frame.content_size + _MARGIN > room.f_bavail * room.f_frsize:
-        raise _disk(private, OSError(errno.ENOSPC, f"{frame.content_size:,} bytes do not fit"))
+        raise OSError(errno.ENOSPC, f"{frame.content_size:,} bytes do not fit on its disk")
     content = _Content(frame, limits, progress)
     names = Names()
     files: list[str] = []

@@ -84,10 +84,7 @@ def _block(name: bytes, size: int, kind: bytes) -> bytes:
         (kind, 1),
         (b"", 100),
         (b"ustar\00000", 8),
-        (b"", 64),
-        (b"0000000\0", 8),
-        (b"0000000\0", 8),
-        (b"", 167),
+        (b"", 247),
     )
     block = b"".join(value.ljust(width, b"\0") for value, width in fields)
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
