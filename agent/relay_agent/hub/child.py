@@ -21,9 +21,23 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from relay_agent.hub.protocol import AnyJob, Check, Failed, Go, May, Phase, Progress, Result, Send, Trim, line
+from relay_agent.hub.protocol import (
+    AnyJob,
+    Check,
+    Failed,
+    Go,
+    ListSteps,
+    May,
+    Phase,
+    Progress,
+    Pull,
+    Result,
+    Send,
+    Trim,
+    line,
+)
 
-WORK: Mapping[Any, str] = {Check: "check", Send: "send", Trim: "trim"}
+WORK: Mapping[Any, str] = {Check: "check", Send: "send", Trim: "trim", ListSteps: "list_steps", Pull: "pull"}
 """The module of `far` that does a job."""
 NICE = 10
 EVERY = 0.5

@@ -78,7 +78,25 @@ class Trim(Job, frozen=True, tag="trim"):
     spare: list[str] = []  # tags
 
 
-AnyJob = Check | Send | Trim
+class ListSteps(Job, frozen=True, tag="list"):
+    """Which checkpoints are there, by their tags. Nothing is made. Result: `Listed`."""
+
+    threads: int = 4
+
+
+class Pull(Job, frozen=True, tag="pull"):
+    """Bring the files of one checkpoint into a folder of ours, which may hold a part of them already. Result: `Pulled`.
+
+    `not_whole` where what is there is none, or only some of its files; `no_room` where the volume has none for it."""
+
+    run_id: str  # whose it must be
+    revision: str  # the commit that its tag is on
+    manifest: str  # SHA-256
+    place: str
+    threads: int = 4
+
+
+AnyJob = Check | Send | Trim | ListSteps | Pull
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -100,6 +118,32 @@ class Sent(Struct, frozen=True):
 class Trimmed(Struct, frozen=True):
     tags: list[str]
     freed: int  # bytes
+
+
+class Step(Struct, frozen=True):
+    """One tag of Relay's. `trouble`: why it is none to go on from; what follows it says nothing then."""
+
+    tag: str
+    revision: str  # the commit
+    trouble: str = ""
+    run_id: str = ""
+    name: str = ""  # of the checkpoint, as its manifest says; so is what follows
+    step: int = 0
+    epoch: int = 0
+    seq: int = 0
+    healthy: bool = True
+    maker: int = 0  # the epoch whose trainer saved it
+    bytes: int = 0
+    manifest: str = ""  # its SHA-256
+
+
+class Listed(Struct, frozen=True):
+    steps: list[Step]  # in no order
+
+
+class Pulled(Struct, frozen=True):
+    folder: str  # what it is in, named as it is, with its manifest; nobody has read it all again yet
+    moved: int  # bytes that came over the network
 
 
 # -- child to agent ----------------------------------------------------------------------------------------------------
