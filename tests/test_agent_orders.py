@@ -161,6 +161,8 @@ def test_what_cannot_be_asked_is_said(rig: Rig) -> None:
     order(rig, "save")
     eventually(lambda: "order.refused" in rig.kinds(), "its answer")
     assert "could not be made" in agent.says()
+    order(rig, "sync")
+    eventually(lambda: rig.kinds().count("order.refused") == 2, "its answer, as there is no Hub")
     assert rig.run()["status"] == "running"
     agent.process.kill()
 

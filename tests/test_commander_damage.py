@@ -84,12 +84,13 @@ async def test_a_whole_state_starts(state: Path) -> None:
 async def test_flipped_bits_are_found_or_harmless(template: Path, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     whole = (template / "relay.db").read_bytes()
+    said = [place for place, byte in enumerate(whole) if byte]  # most of a page that is new is nothing
     state = tmp_path / "state"
     shutil.copytree(template, state)
     refused = 0
     for n in range(75):
         # A quarter of them where it hurts most: the header and the tables' definitions.
-        place = dice.randrange(4_096) if n % 4 == 0 else dice.randrange(len(whole))
+        place = dice.randrange(4_096) if n % 4 == 0 else dice.choice(said)
         bad = bytearray(whole)
         bad[place] ^= 1 << dice.randrange(8)
         (state / "relay.db").write_bytes(bad)
@@ -203,7 +204,7 @@ async def test_rows_that_cannot_be_are_named(state: Path, change: str, named: st
 
 @pytest.mark.parametrize("name", ["relay.db", "telemetry.db"])
 async def test_a_database_of_the_future_is_refused_and_left_alone(state: Path, name: str) -> None:
-    spoil(state / name, "PRAGMA user_version = 7")
+    spoil(state / name, "PRAGMA user_version = 99")
     before = (state / name).read_bytes()
     error = await start(state)
     assert error is not None

@@ -13,6 +13,7 @@ from commander_kit import DEADLINE, Agent, FakeClock, Kit, ended, published, run
 from test_commander_backup import AT, put_back
 from test_original_worker import worker
 
+from relaytui.commander.model.orders import LASTING
 from relaytui.commander.store.backup import back_up
 from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
@@ -80,7 +81,7 @@ async def test_what_takes_which_order(kit: Kit, status: str, cancel: tuple[int, 
     if status == "queued":
         await agent.state(ended("preempted"))
     assert (await kit.run("run-1"))["status"] == status
-    for kind, (number, word) in (("save", save), ("cancel", cancel)):
+    for kind, (number, word) in (("save", save), ("sync", save), ("cancel", cancel)):
         answered, body = await give(kit, kind)
         assert answered == number, body
         assert (body["run"]["status"] if number == 200 else body["error"]["code"]) == word
@@ -88,7 +89,7 @@ async def test_what_takes_which_order(kit: Kit, status: str, cancel: tuple[int, 
             assert (body["order_id"] is None) == (status == "queued"), "nobody has to be asked about a queued run"
 
 
-@pytest.mark.parametrize("kind", ["drain", "cancel", "save"])
+@pytest.mark.parametrize("kind", ["drain", "cancel", "save", "sync"])
 async def test_an_order_on_what_has_changed_or_is_not_there_is_refused(kit: Kit, kind: str) -> None:
     agent = await holder(kit)
     assert await code(kit, kind, 0) == (409, "epoch_changed")
@@ -99,7 +100,7 @@ async def test_an_order_on_what_has_changed_or_is_not_there_is_refused(kit: Kit,
     await agent.renew()
 
 
-@pytest.mark.parametrize("kind", ["drain", "cancel", "save"])
+@pytest.mark.parametrize("kind", ["drain", "cancel", "save", "sync"])
 async def test_an_original_worker_takes_no_orders(kit: Kit, kind: str) -> None:
     pod = worker(kit, secret=kit.worker)
     await pod.acquire("run-1")
@@ -247,7 +248,7 @@ async def test_a_refused_cancel_leaves_the_run_as_it_was(kit: Kit) -> None:
 # -- that it arrives ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["drain", "cancel", "save"])
+@pytest.mark.parametrize("kind", ["drain", "cancel", "save", "sync"])
 async def test_an_order_survives_reconnects_and_restarts_and_is_answered_once(tmp_path: Path, kind: str) -> None:
     clock = FakeClock()
     async with running(tmp_path / "state", clock) as kit:
@@ -266,13 +267,13 @@ async def test_an_order_survives_reconnects_and_restarts_and_is_answered_once(tm
         await agent.renew()
         said = [event for event in await kit.events("run-1") if event["kind"] == "order.acknowledged"]
         assert [(event["message"], event["data"]["order"]) for event in said] == [("as you say", kind)]
-        # What stops a trainer is told to the next agent that takes it over, too; a save is done with its answer.
+        # What stops a trainer is told to the next agent that takes it over, too; others are done with their answer.
         agent = await back(kit, agent)
         await agent.say(type="renew", request=99, run_id="run-1", epoch=1, token=agent.token)
         heard = [await agent.hear()]
         while heard[-1]["type"] != "renewed":
             heard.append(await agent.hear())
-        assert [message["type"] for message in heard[:-1]] == ([] if kind == "save" else ["order"])
+        assert [message["type"] for message in heard[:-1]] == (["order"] if kind in LASTING else [])
 
 
 async def test_orders_of_an_attempt_that_has_ended_are_over(kit: Kit) -> None:

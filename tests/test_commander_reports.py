@@ -209,12 +209,12 @@ async def test_a_pod_cannot_write_the_commanders_history(kit: Kit) -> None:
     await agent.state(started(), {"type": "event", "kind": "lease.forced", "message": "by nobody"})
     event = (await kit.events("run-1"))[-1]
     assert (event["kind"], event["actor"]) == ("agent.lease.forced", "pod")
-    ours = ["checkpoint.published", "checkpoint.pruned", "hub.synced", "run.completed", "RUN.Completed",
+    ours = ["checkpoint.published", "checkpoint.pruned", "run.completed", "RUN.Completed",
             "order.refused", "worker.connected", "commander.started", "lease", "lease.x." + "y" * 120]  # fmt: skip
     for kind in ours:
         await agent.state({"type": "event", "kind": kind, "message": "by nobody"})
     assert [kind.startswith("agent.") for kind in (await kit.kinds("run-1"))[-len(ours) :]] == [True] * len(ours)
-    for kind in ("checkpoint.torn", "checkpoint.orphan", "leased.nothing"):
+    for kind in ("checkpoint.torn", "checkpoint.orphan", "hub.synced", "hub.failed", "leased.nothing"):
         await agent.state({"type": "event", "kind": kind, "message": "seen"})
         assert (await kit.kinds("run-1"))[-1] == kind
 

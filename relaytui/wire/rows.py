@@ -89,7 +89,8 @@ class CheckpointRow(Struct, frozen=True, omit_defaults=True):
     files: int
     manifest: str
     published_at: float
-    pruned_at: float | None = None
+    pruned_at: float | None = None  # from the volume
+    hub: str = ""  # its tag on the Hub; empty: it is not there
 
 
 ORIGINAL = "original"

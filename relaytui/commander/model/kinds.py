@@ -4,10 +4,12 @@ from __future__ import annotations
 
 FAMILIES = frozenset({"lease", "run", "worker", "order", "commander", "key", "state"})
 """First words of kinds that are the commander's, whatever follows them."""
-DERIVED = frozenset({"checkpoint.published", "checkpoint.pruned", "hub.synced"})
+DERIVED = frozenset({
+    "checkpoint.published", "checkpoint.pruned", "artifact.stored", "artifact.deleted", "artifact.damaged",
+})  # fmt: skip
 """Single kinds that follow from a report of another type; others of their family are for agents to say."""
-SHARED = frozenset({"checkpoint.orphan"})
-"""Said by both, and meaning the same: a checkpoint that is not part of the run's line."""
+SHARED = frozenset({"checkpoint.orphan", "hub.synced"})
+"""Said by both, and meaning the same: a checkpoint that is not part of the run's line; one that is on the Hub."""
 
 
 def is_commanders(kind: str) -> bool:

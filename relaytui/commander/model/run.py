@@ -29,6 +29,12 @@ class Run(Struct, frozen=True):
     attempts: int = 0
     stalled_in: str = ""  # the phase that its trainer does not get on in, by its agent's word; empty: it does
     stalled_at: float | None = None  # its last sign of life
+    synced_step: int | None = None  # the last one on the Hub, by the word of attempt `synced_epoch`, as what follows
+    synced_repo: str = ""
+    synced_revision: str = ""
+    synced_at: float | None = None
+    synced_epoch: int = 0
+    sync_error: str = ""  # why the last sync failed; empty once one worked
 
 
 class Cause(StrEnum):

@@ -11,7 +11,7 @@ from relaytui.commander.model.run import Run
 from relaytui.commander.store.telemetry import Last
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import Number
-from relaytui.wire.rows import EventRow, RunRow, WorkerRow
+from relaytui.wire.rows import EventRow, RunRow, TransferRow, WorkerRow
 from relaytui.wire.status import RunStatus, WorkerStatus
 
 KEPT_EVENTS = 200
@@ -30,7 +30,7 @@ class RunView:
     picture and one made of the store at a start are the same.
     """
 
-    __slots__ = ("_first_loss", "_last", "_said", "_told", "expires", "lease", "run")
+    __slots__ = ("_first_loss", "_last", "_said", "_told", "expires", "lease", "run", "transfers")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -40,6 +40,7 @@ class RunView:
         self._last: Last | None = None  # of the newest that told anything
         self._told: dict[str, tuple[int, Number]] = {}  # (epoch, value) of step, total and metrics
         self._first_loss: tuple[int, Number] | None = None
+        self.transfers: dict[str, TransferRow] = {}  # by kind
 
     def hear(self, last: Last) -> None:
         """Telemetry of an attempt, as far as it came."""
@@ -49,6 +50,9 @@ class RunView:
         for name, value in values.items():
             if value is not None and (name not in self._told or last.epoch >= self._told[name][0]):
                 self._told[name] = last.epoch, value
+        for kind, row in last.transfers.items():
+            if kind not in self.transfers or row.epoch >= self.transfers[kind].epoch:
+                self.transfers[kind] = row
         if last.first_loss is not None and (self._first_loss is None or last.epoch < self._first_loss[0]):
             self._first_loss = last.epoch, last.first_loss
 
@@ -192,6 +196,12 @@ class Board:
             attempts=run.attempts,
             stalled_in=run.stalled_in if training else "",
             stalled_at=run.stalled_at if training else None,
+            transfers=list(view.transfers.values()),
+            synced_step=run.synced_step,
+            synced_repo=run.synced_repo,
+            synced_revision=run.synced_revision,
+            synced_at=run.synced_at,
+            sync_error=run.sync_error,
         )
 
     def worker_row(self, view: WorkerView) -> WorkerRow:

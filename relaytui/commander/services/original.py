@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from relaytui.commander.model.lease import Deny, Lease, LeaseState, ended
 from relaytui.commander.model.records import ORIGINALS, Attempt
+from relaytui.commander.services import syncs
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.leases import Ask, Given
 from relaytui.commander.services.orders import conflict
@@ -28,7 +29,11 @@ from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean
 
 ENDS = {"PREEMPTED": Outcome.PREEMPTED, "FAILED": Outcome.FAILED, "COMPLETED": Outcome.COMPLETED}
+DRY_RUN = "dry-run"
+"""Begins the revision of a sync that sent nothing."""
 _STEP = re.compile(r"(\d{1,15})")
+_SYNCED = re.compile(r"(?:step|ckpt|checkpoint)[_-]?(\d{1,15})\b")
+"""What names a checkpoint, and not the time of day."""
 
 
 def incarnation_of(worker: str) -> str:
@@ -201,12 +206,18 @@ class Original:
     def _hub(self, tx: Tx, attempt: Attempt, body: ReportBody, at: float) -> None:
         """One event a revision, not one a report."""
         assert body.hf is not None
-        said = clean(f"{body.hf.repo or '?'}@{body.hf.revision or body.hf.last_synced or '?'}", 512)
+        hf = body.hf
+        said = clean(f"{hf.repo or '?'}@{hf.revision or hf.last_synced or '?'}", 512)
         key = f"hub {attempt.run_id}"
         if history.meta(tx, key) == said:
             return
         history.set_meta(tx, key, said)
-        history.add_event(tx, at, "hub.synced", attempt.worker, said, attempt.run_id, attempt.epoch)
+        step = _SYNCED.match((hf.last_synced or "").rstrip("/").rpartition("/")[2])
+        data = {"repo": hf.repo or "", "revision": hf.revision or "", "step": step[1] if step else ""}
+        data = {key: clean(value, 256) for key, value in data.items() if value}
+        history.add_event(tx, at, "hub.synced", attempt.worker, said, attempt.run_id, attempt.epoch, data)
+        if not data.get("revision", "").startswith(DRY_RUN):
+            syncs.heed(tx, attempt, syncs.SYNCED, said, data, at)
 
 
 def _capability(cap: dict[str, Any] | None) -> tuple[str, int]:

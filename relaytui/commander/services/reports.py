@@ -12,7 +12,7 @@ from relaytui.commander.model.kinds import filed
 from relaytui.commander.model.lease import LeaseState, Refuse
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Cause, allowed, change
-from relaytui.commander.services import endings, stalls
+from relaytui.commander.services import endings, stalls, syncs
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
@@ -253,10 +253,12 @@ class StateReports:
 
     def _event(self, tx: Tx, attempt: Attempt, report: Event) -> None:
         data = fitting({clean(name, 128) or "?": clean(value, 1_024) for name, value in report.data.items()})
+        at, message = self._clock.wall(), clean(report.message)
         history.add_event(
-            tx, self._clock.wall(), filed(report.kind), attempt.worker, clean(report.message), attempt.run_id,
-            attempt.epoch, data,
+            tx, at, filed(report.kind), attempt.worker, message, attempt.run_id, attempt.epoch, data
         )  # fmt: skip
+        if report.kind in syncs.KINDS:
+            syncs.heed(tx, attempt, report.kind, message, data, at)
         if stalls.concerns(report):
             stalls.heed(tx, attempt, report, self._clock.wall())
 

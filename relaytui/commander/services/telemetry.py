@@ -26,12 +26,15 @@ from relaytui.wire.feed import Point
 from relaytui.wire.numbers import Number
 from relaytui.wire.proof import token_hash
 from relaytui.wire.reports import AnyReport, Gap, Log, Step, Transfer
+from relaytui.wire.rows import TransferRow
 from relaytui.wire.text import are_clean, are_long, clean
 
 SHOWN = ("loss", "lr", "reward")
 """Metrics whose last values are kept; points of all of them are in the frames."""
 SLICE = 0.005
 """Seconds of the loop that cleaning one connection's text may take at a stretch."""
+FASTEST = 1e15
+"""Bytes per second that are shown; beyond, a pod's clock is off and no time left can be told from it."""
 MAX_ERROR = 300
 """Characters of a transfer's error that are kept and shown."""
 _KINDS = frozenset({Step, Log, Gap, Transfer})
@@ -191,9 +194,21 @@ def _after(before: store.Last, reports: Sequence[AnyReport], at: float, last_seq
         metrics = {**metrics, **told}
         if first_loss is None and "loss" in told:
             first_loss = next(report.metrics["loss"] for report in steps if "loss" in report.metrics)
+    transfers = before.transfers
+    if told_of := {report.kind: report for report in reports if type(report) is Transfer}:
+        transfers = {**transfers, **{kind: _row(report, before.epoch, at) for kind, report in told_of.items()}}
     return store.Last(
-        before.run_id, before.epoch, last_seq, max(before.lines, last_line), at, step, total, rate, metrics, first_loss
-    )
+        before.run_id, before.epoch, last_seq, max(before.lines, last_line), at, step, total, rate, metrics, first_loss,
+        transfers,
+    )  # fmt: skip
+
+
+def _row(report: Transfer, epoch: int, at: float) -> TransferRow:
+    rate = report.rate if report.rate is not None and 0 <= report.rate <= FASTEST else None
+    return TransferRow(
+        report.kind, epoch, at, report.step, report.checkpoint, report.phase, report.done, report.total, rate,
+        report.attempt, report.error, report.synced,
+    )  # fmt: skip
 
 
 def _newest(steps: Sequence[Step], name: str) -> Number | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import astuple
+
 from relaytui.commander.store.changes import CheckpointSaved
 from relaytui.commander.store.columns import columns, record, select
 from relaytui.commander.store.writer import Tx
@@ -11,6 +13,7 @@ from relaytui.wire.rows import CheckpointRow
 _COLUMNS = columns(CheckpointRow)
 _GET = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND name = ?")
 _NEWEST = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NULL ORDER BY id DESC LIMIT 1")
+_INSERT = f"INSERT INTO checkpoints ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - ours
 BY_RUN = select("checkpoints", _COLUMNS, "WHERE run_id = ? ORDER BY id DESC LIMIT 1000")
 
 
@@ -47,12 +50,7 @@ def add(tx: Tx, row: CheckpointRow) -> int:
     known = get(tx, row.run_id, row.name)
     if known is not None:
         tx.execute("DELETE FROM checkpoints WHERE run_id = ? AND name = ?", (row.run_id, row.name))
-    tx.execute(
-        "INSERT INTO checkpoints (run_id, name, step, epoch, bytes, files, manifest, published_at, pruned_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (row.run_id, row.name, row.step, row.epoch, row.bytes, row.files, row.manifest, row.published_at,
-         row.pruned_at),
-    )  # fmt: skip
+    tx.execute(_INSERT, astuple(row))
     tx.changes.append(CheckpointSaved(row))
     return 0 if known is not None and known.pruned_at is None else 1
 
@@ -76,3 +74,13 @@ def prune(tx: Tx, run_id: str, name: str, at: float) -> bool:
         return False
     tx.changes.append(CheckpointSaved(row))
     return True
+
+
+def set_hub(tx: Tx, run_id: str, name: str, tag: str) -> None:
+    """Its tag on the Hub from now on; empty: it is not there any more. One that is not known stays so."""
+    cursor = tx.execute(
+        "UPDATE checkpoints SET hub = ? WHERE run_id = ? AND name = ? AND hub <> ?", (tag, run_id, name, tag)
+    )
+    row = get(tx, run_id, name) if cursor.rowcount == 1 else None
+    if row is not None:
+        tx.changes.append(CheckpointSaved(row))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from msgspec import Struct, convert
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from relaytui.commander.store.columns import record
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.numbers import Number
+from relaytui.wire.rows import TransferRow
 
 
 class Last(Struct, frozen=True):
@@ -26,6 +27,7 @@ class Last(Struct, frozen=True):
     rate: float | None = None
     metrics: dict[str, Number] = {}
     first_loss: Number | None = None
+    transfers: dict[str, TransferRow] = {}  # the newest word on each kind
 
 
 class Frame(Struct, frozen=True):
@@ -39,7 +41,7 @@ class Frame(Struct, frozen=True):
     data: bytes
 
 
-LAST = "run_id, epoch, last_seq, lines, reported_at, step, total, rate, metrics, first_loss"
+LAST = "run_id, epoch, last_seq, lines, reported_at, step, total, rate, metrics, first_loss, transfers"
 _GET = f"SELECT id, {LAST} FROM streams WHERE run_id = ? AND epoch = ?"  # noqa: S608 - names are ours
 _ALL = f"SELECT {LAST} FROM streams ORDER BY run_id, epoch"  # noqa: S608 - names are ours
 _INSERT = "INSERT INTO frames (stream, first_seq, last_seq, first_line, last_line, at, data) VALUES "
@@ -47,7 +49,7 @@ _INSERTS = [(count, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)) for 
 _WHERE = "SELECT id, last_seq FROM streams WHERE id IN (SELECT value FROM json_each(?))"
 _UPDATE = (
     "UPDATE streams SET last_seq = value ->> 1, lines = value ->> 2, reported_at = value ->> 3, step = value ->> 4, "
-    "total = value ->> 5, rate = value ->> 6, metrics = value -> 7, first_loss = value -> 8 "
+    "total = value ->> 5, rate = value ->> 6, metrics = value -> 7, first_loss = value -> 8, transfers = value -> 9 "
     "FROM json_each(?) WHERE streams.id = value ->> 0"
 )
 
@@ -60,7 +62,9 @@ def last_row(row: tuple[Any, ...]) -> Last:
     # Strictly, unlike columns: leniently read, the name "nan" is a float, which JSON would then store as null.
     metrics = convert(orjson.loads(row[8]), dict[str, Number])
     first_loss = None if row[9] is None else convert(orjson.loads(row[9]), Number | None)
-    return replace(record(Last, (*row[:8], {}, None)), metrics=metrics, first_loss=first_loss)
+    transfers = convert(orjson.loads(row[10]), dict[str, TransferRow])
+    last = record(Last, (*row[:8], {}, None, {}))
+    return replace(last, metrics=metrics, first_loss=first_loss, transfers=transfers)
 
 
 def open_stream(tx: Tx, run_id: str, epoch: int, now: float) -> tuple[int, Last]:
@@ -106,7 +110,7 @@ def add_frames(tx: Tx, added: list[tuple[int, Frame, Last]]) -> list[BaseExcepti
             start += 7 * count
     values = [
         (stream, last.last_seq, last.lines, last.reported_at, last.step, last.total, last.rate, last.metrics,
-         last.first_loss)
+         last.first_loss, to_builtins(last.transfers))
         for stream, last in lasts.items()
     ]  # fmt: skip
     tx.execute(_UPDATE, (orjson.dumps(values).decode(),))
