@@ -30,7 +30,6 @@ from relay_agent.hub.protocol import Pull, Pulled
 
 RESUMES = 50
 """How often a file goes on at once after its connection broke, where some of it came each time."""
-_CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})\Z")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -123,7 +122,7 @@ class _Puller:
             headers["range"] = f"bytes={coming.size}-"
         with get_session().stream("GET", url, headers=headers) as response:
             self._see(response, file, coming)
-            for chunk in response.iter_bytes(_CHUNK):
+            for chunk in response.iter_bytes():  # as they come: what breaks off has to be kept
                 self._unless_over()
                 coming.take(chunk)
                 self._count(len(chunk))
