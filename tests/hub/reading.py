@@ -131,6 +131,10 @@ class Stored(web.FileResponse):
     def etag(self, value: Any) -> None:
         self.headers["ETag"] = f'"{self.name}"'
 
+    async def prepare(self, request: Any) -> Any:
+        """Once: the server asks again for what was sent already."""
+        return None if self._eof_sent else await super().prepare(request)
+
 
 async def resolve(hub: TestHub, request: web.Request) -> web.StreamResponse:
     repo = hub.readable(request)
