@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.numbers import Number
 from relaytui.wire.proof import Role
 from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, LogLine, RunRow, WorkerRow
@@ -36,6 +37,7 @@ class RunDetail(Struct, frozen=True):
     run: RunRow
     attempts: list[AttemptRow] = []
     checkpoints: list[CheckpointRow] = []
+    artifacts: list[ArtifactRow] = []
 
 
 class Log(Struct, frozen=True):

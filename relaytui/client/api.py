@@ -118,6 +118,10 @@ class CommanderClient:
         """Have the holder save now and go on. RelayError as `drain`, or `not_now` where no trainer runs."""
         return await self._order(OrderKind.SAVE, run_id, expected_epoch, why)
 
+    async def sync(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
+        """Have the holder bring its newest checkpoint to the Hub now. RelayError as `save`."""
+        return await self._order(OrderKind.SYNC, run_id, expected_epoch, why)
+
     async def _order(self, kind: OrderKind, run_id: str, expected_epoch: int, why: str) -> Ordered:
         body = {"expected_epoch": expected_epoch, "why": why}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/{kind}", body, Ordered)

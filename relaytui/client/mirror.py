@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 from relaytui.client.curve import Curve
 from relaytui.client.link import Link, LinkState
 from relaytui.client.logbuffer import LogBuffer
+from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.feed import (
+    ArtifactChanged,
+    ArtifactGone,
     Beat,
     CheckpointChanged,
     EventAdded,
@@ -53,7 +56,8 @@ class RunPicture:
     curves: dict[str, Curve] = field(default_factory=dict)
     attempts: dict[int, AttemptRow] = field(default_factory=dict)
     checkpoints: dict[str, CheckpointRow] = field(default_factory=dict)
-    version: int = 0  # of attempts and checkpoints
+    artifacts: dict[int, ArtifactRow] = field(default_factory=dict)
+    version: int = 0  # of attempts, checkpoints and artifacts
     loaded: bool = False
 
     def curve(self, metric: str) -> Curve:
@@ -128,6 +132,15 @@ class Mirror:
                 if picture is not None:
                     picture.checkpoints[row.name] = row
                     picture.version += 1
+            case ArtifactChanged():
+                picture = self._pictures.get(message.artifact.run_id)
+                if picture is not None:
+                    picture.artifacts[message.artifact.id] = message.artifact
+                    picture.version += 1
+            case ArtifactGone():
+                picture = self._pictures.get(message.run_id)
+                if picture is not None and picture.artifacts.pop(message.id, None) is not None:
+                    picture.version += 1
             case LinesGap():
                 self.picture(message.run_id).log.add_gap(message.epoch, message.n, message.count)
             case Snapshot():
@@ -173,6 +186,7 @@ class Mirror:
         picture = self.picture(detail.run.run_id)
         picture.attempts = {row.epoch: row for row in detail.attempts}
         picture.checkpoints = {row.name: row for row in detail.checkpoints}
+        picture.artifacts = {row.id: row for row in detail.artifacts}
         picture.loaded = True
         picture.version += 1
         self._tell_time(detail.now)

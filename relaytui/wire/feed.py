@@ -11,6 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import CheckpointRow, EventRow, RunRow, WorkerRow
 
@@ -58,6 +59,15 @@ class CheckpointChanged(FeedMessage, frozen=True, tag="checkpoint"):
     checkpoint: CheckpointRow
 
 
+class ArtifactChanged(FeedMessage, frozen=True, tag="artifact"):
+    artifact: ArtifactRow
+
+
+class ArtifactGone(FeedMessage, frozen=True, tag="artifact_gone"):
+    run_id: str
+    id: int
+
+
 class Lines(FeedMessage, frozen=True, tag="lines"):
     """Log lines of a watched run: `n` numbers the first within the attempt."""
 
@@ -97,6 +107,8 @@ ServerFeed = (
     | WorkerGone
     | EventAdded
     | CheckpointChanged
+    | ArtifactChanged
+    | ArtifactGone
     | Lines
     | LinesGap
     | Points

@@ -20,6 +20,8 @@ from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store import telemetry as telemetry_store
 from relaytui.commander.store.changes import (
+    ArtifactRemoved,
+    ArtifactSaved,
     AttemptSaved,
     Change,
     CheckpointSaved,
@@ -146,6 +148,10 @@ class Core:
                     feed.event(change.row)
                 case CheckpointSaved():
                     feed.checkpoint(change.row)
+                case ArtifactSaved():
+                    feed.artifact(change.row)
+                case ArtifactRemoved():
+                    feed.artifact_gone(change.row)
                 case WorkerSaved():
                     worker = board.save_worker(change.worker)
                     worker.connected = self.workers.is_connected(change.worker.incarnation)

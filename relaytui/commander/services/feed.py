@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 
 from relaytui.commander.model.records import seen
 from relaytui.commander.services.board import Board
+from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import encode
 from relaytui.wire.feed import (
+    ArtifactChanged,
+    ArtifactGone,
     CheckpointChanged,
     EventAdded,
     Lines,
@@ -178,6 +181,12 @@ class Feed:
 
     def checkpoint(self, row: CheckpointRow) -> None:
         self._broadcast(CheckpointChanged(row))
+
+    def artifact(self, row: ArtifactRow) -> None:
+        self._broadcast(ArtifactChanged(row))
+
+    def artifact_gone(self, row: ArtifactRow) -> None:
+        self._broadcast(ArtifactGone(run_id=row.run_id, id=row.id))
 
     def worker_gone(self, incarnation: str) -> None:
         self._sent.pop(("worker", incarnation), None)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from relaytui.commander.model.lease import Lease
 from relaytui.commander.model.records import Attempt, PendingOrder, Worker
 from relaytui.commander.model.run import Run
+from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.rows import CheckpointRow, EventRow
 
 
@@ -32,6 +33,14 @@ class CheckpointSaved(Struct, frozen=True):
     row: CheckpointRow
 
 
+class ArtifactSaved(Struct, frozen=True):
+    row: ArtifactRow
+
+
+class ArtifactRemoved(Struct, frozen=True):
+    row: ArtifactRow
+
+
 class EventSaved(Struct, frozen=True):
     row: EventRow
 
@@ -54,6 +63,8 @@ Change = (
     | LeaseExtended
     | AttemptSaved
     | CheckpointSaved
+    | ArtifactSaved
+    | ArtifactRemoved
     | EventSaved
     | WorkerSaved
     | WorkerForgotten
