@@ -76,6 +76,8 @@ class OutputWatch:
         disk: Disk = SYSTEM,
     ) -> None:
         self.root = root
+        self.copies = False
+        """Whether its trainer is known to write to files that were whole: nothing is linked any more then."""
         self._staging = staging
         self._settle = settle
         self._clock = clock
@@ -135,7 +137,8 @@ class OutputWatch:
         something in it changes."""
         assert self._seen is not None
         # Saved again under its name: it is written over, and may be once more.
-        candidate = replace(ready.candidate, in_place=True) if ready.again else ready.candidate
+        again = ready.again or self.copies
+        candidate = replace(ready.candidate, in_place=True) if again else ready.candidate
         with self._view() as view:
             source = take.gather(view.root, candidate)
             try:

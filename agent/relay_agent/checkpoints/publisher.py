@@ -335,6 +335,8 @@ class Publisher:
             if done.fresh:
                 self.measured.published(done.bytes, self._clock.boot() - began)
                 self._recorder.published(done)
+                if self._taking and staged.linked:
+                    await self._taking.published(done.path)
                 await self._prune()
             return True
         return False

@@ -9,6 +9,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +19,7 @@ from relay_agent.checkpoints.gentle import gentle_pool
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 from relay_agent.checkpoints.resume import Resume
+from relay_agent.checkpoints.shared import Rewritten, Shared
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.config import Settings
 from relay_agent.process import say
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 RETRY_AFTER = 15.0
 """Seconds until one that the volume refused is tried again."""
+SHARED_EVERY = 2.0
+"""Seconds between two looks at what is published as hard links."""
 MAX_DOUBTS = 20
 """That are told of at once, the latest."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -87,6 +91,8 @@ class Taking:
         self._known: set[str] = set()  # kinds that were found
         self._told: set[tuple[str, str]] = set()
         self._wait_until = 0.0
+        self._shared: Shared | None = None
+        self._look_at_shared = 0.0
         self.no_room: dict[str, str] = {}
         """What is whole and waits for room, and what the volume said."""
 
@@ -112,6 +118,7 @@ class Taking:
     async def look(self, exited: int | None = None) -> None:
         """One look, and what it finds is in the staging folder afterwards. `exited`: the trainer's exit code, for the
         last look. Cancelled where nobody has the time for it."""
+        await self._see_to_shared(exited is not None)
         if exited is None and self._clock.boot() < self._wait_until:
             return
         self.no_room = {}
@@ -145,11 +152,6 @@ class Taking:
             else:
                 self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
         else:
-            if ready.again and not ready.adapter.in_place:
-                words = (
-                    f"{name} was saved again under its name: what was published of it before may have changed with it"
-                )
-                self._tell("checkpoint.rewritten", name, words)
             if kind not in self._known:
                 self._known.add(kind)
                 words = f"checkpoints of {kind} are taken from {self.root}, by {' and '.join(taken.ways)}"
@@ -158,8 +160,54 @@ class Taking:
             return True
         return False
 
+    # -- what is published and lies in the trainer's folder, too ---------------------------------------------------
+
+    async def published(self, path: Path) -> None:
+        """One of those that were taken is in the line."""
+        if self._shared is not None:
+            with suppress(OSError):
+                await self.gently(self._shared.add, path)
+
+    async def _see_to_shared(self, last: bool) -> None:
+        """Files of its own for what a trainer might write to: it has begun to write to one again."""
+        now = self._clock.boot()
+        if now < self._look_at_shared and not last:
+            return
+        self._look_at_shared = now + SHARED_EVERY
+        try:
+            if self._shared is None:
+                shared = Shared(self._folder, self._epoch, self._check)
+                await self.gently(shared.begin)
+                self._shared = shared
+            first = await self.gently(self._shared.written)
+            if not first:
+                return
+            self._watch.copies = True
+            told, refused = await self.gently(_part, self._shared, first)
+        except OSError as error:
+            told, refused = [], error
+        for each in told:
+            what = f"what was published of it lies in {each.aside}" if each.aside else "what was published is unchanged"
+            words = f"the trainer wrote to the files of {each.name} again: {what}; copies are taken from now on"
+            self._recorder.event("checkpoint.rewritten", words, {"name": each.name})
+            say(words)
+        if refused is not None:
+            self._look_at_shared = now + RETRY_AFTER
+            words = f"what is published shares files with the trainer's folder still: {refused.strerror or refused}"
+            self._tell("checkpoint.shared", "", words)
+
     def _tell(self, kind: str, path: str, words: str) -> None:
         """Once."""
         if (path, words) not in self._told:
             self._told.add((path, words))
             self._recorder.event(kind, clean(words, 500), {"name": clean(path, 128)})
+
+
+def _part(shared: Shared, first: list[str]) -> tuple[list[Rewritten], OSError | None]:
+    """What became of them, and why not of all. Blocking."""
+    told: list[Rewritten] = []
+    try:
+        told.extend(shared.part(first))
+    except OSError as error:
+        return told, error
+    return told, None
