@@ -226,6 +226,19 @@ async def test_the_guardian_is_small_and_has_its_own_name(tmp_path: Path) -> Non
     await trainer.gone
 
 
+async def test_the_guardian_takes_no_processor_from_the_trainer_and_the_trainer_gives_none_up(tmp_path: Path) -> None:
+    """Woken by a line it waits for its turn; a line cost the trainer all that the guardian did with it."""
+    ask = "import os; print(os.sched_getscheduler(0), os.getppid(), flush=True)"
+    trainer, heard = await start(tmp_path, f"{sys.executable} -S -c '{ask}'; echo $PPID; exec sleep 60")
+    while heard.data.count(b"\n") < 2:
+        await asyncio.sleep(0.01)
+    told, pid = heard.data.splitlines()
+    assert int(told.split()[0]) == os.SCHED_OTHER
+    assert os.sched_getscheduler(int(pid)) == os.SCHED_BATCH
+    trainer.kill()
+    await trainer.gone
+
+
 async def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     trainer, heard = await start(tmp_path, "echo still here; exit 0")

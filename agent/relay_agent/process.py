@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from relay_agent.guardian import give_way
+
 NAME = "relay-agent"
 MAX_SAID = 4000
 """Bytes of one line, less than PIPE_BUF."""
@@ -26,7 +28,9 @@ _PR_SET_DUMPABLE = 4
 
 
 def settle_in() -> None:
-    """Set the process name, so that `pkill python` in a trainer's script does not hit us; keep the heap small."""
+    """Set the process name, so that `pkill python` in a trainer's script does not hit us; keep the heap small, and out
+    of the trainer's way."""
+    give_way()
     with suppress(OSError):
         Path("/proc/self/comm").write_text(NAME, encoding="ascii")
     if sys.platform.startswith("linux"):

@@ -390,6 +390,7 @@ class Attempt:
 
 async def _ticking(follower: Follower) -> None:
     while True:
+        await follower.waits.wait()
         await asyncio.sleep(0.25)
         follower.tick()
 

@@ -1,7 +1,7 @@
 """The process between agent and trainer, and what both sides of it need. `main` is the process itself."""
 
 from relay_agent.guardian.files import OURS, is_plain, move_aside, open_own, open_parent
-from relay_agent.guardian.processes import carries, handles, prctl, processes, signal_all, tree
+from relay_agent.guardian.processes import carries, give_way, handles, prctl, processes, signal_all, tree
 from relay_agent.guardian.protocol import (
     ALONE,
     CHUNK,
@@ -48,6 +48,7 @@ __all__ = [
     "STOP",
     "TROUBLE",
     "carries",
+    "give_way",
     "handles",
     "is_plain",
     "move_aside",

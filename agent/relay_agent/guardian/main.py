@@ -32,6 +32,8 @@ from relay_agent.guardian.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     boot_clock,
+    give_way,
+    give_way_no_more,
     prctl,
     signal_all,
     tree,
@@ -91,6 +93,7 @@ class Guardian:
         self.code: int | None = None
         self.out = -1
         self.read_at = 0.0
+        self.room = bytearray(CHUNK)  # a new one for each read would be a mapping made and taken away
         self.rush = 0
         self.told_trouble = ""
         self.said = ""  # what went wrong last
@@ -113,6 +116,7 @@ class Guardian:
         if self.pid == 0:
             try:
                 os.setsid()
+                give_way_no_more()
                 cgroup.enter(self.group)
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != parent:
@@ -202,7 +206,7 @@ class Guardian:
             time.sleep(RUSH_PAUSE)
         self.read_at = time.monotonic()
         try:
-            data = os.read(self.out, CHUNK)
+            data = bytes(memoryview(self.room)[: os.readv(self.out, [self.room])])
         except BlockingIOError:
             return False
         except OSError as error:
@@ -415,6 +419,7 @@ def main(argv: list[str]) -> int:
             file.write("relay-guardian")
     except OSError:
         pass
+    give_way()
     made = Guardian(int(fd), log, guard, float(grace), float(orphan), folder, trainer, "pty" in more)
     for order in more:
         made.obey(order.encode())

@@ -31,6 +31,25 @@ def prctl(option: int, value: int) -> bool:
         return False
 
 
+def give_way() -> None:
+    """Woken by what a trainer does, we wait for our turn instead of taking its processor (SCHED_BATCH, sched(7)): else
+    a line costs it all that is done with it. Another policy than the usual one was somebody's choice, and stays."""
+    _change_policy("SCHED_OTHER", "SCHED_BATCH")
+
+
+def give_way_no_more() -> None:
+    """In a trainer that is about to begin: what we have given up is not its to give."""
+    _change_policy("SCHED_BATCH", "SCHED_OTHER")
+
+
+def _change_policy(usual: str, other: str) -> None:
+    try:
+        if os.sched_getscheduler(0) == getattr(os, usual):
+            os.sched_setscheduler(0, getattr(os, other), os.sched_param(0))
+    except (OSError, AttributeError):
+        pass  # not Linux, or a sandbox that lets nobody choose
+
+
 def processes() -> dict[int, tuple[int, int]]:
     """pid → (parent, start time in ticks) of everything alive that /proc shows. A zombie is not, unless only its main
     thread has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,8 @@ class Follower:
         """Once for each stretch of steps whose loss is no number."""
         self.on_bad: Callable[[Bad], None] | None = None
         """Once the loss is bad, and stays so; `trend` says since when."""
+        self.waits = asyncio.Event()
+        """A later `tick` has something to tell."""
         self._clock = clock
         self._hand_on = report
         self._note = note
@@ -104,6 +107,8 @@ class Follower:
         """Show the state of a bar that was held back."""
         if self._lines.waiting:
             self._take(self._lines.tick(self._clock.boot()))
+        if not self._lines.waiting:
+            self.waits.clear()
 
     def finish(self) -> None:
         self._take(self._lines.finish())
@@ -132,6 +137,8 @@ class Follower:
     def _take(self, lots: list[Lot]) -> None:
         if lots:
             self._tell(lots)
+        if self._lines.waiting:
+            self.waits.set()
         if not self._muted:
             self._note(Mark(self._offset - self._lines.held, self._n))
             self._wake()
@@ -182,8 +189,9 @@ class Follower:
 
     def _report_step(self, told: Told, rate: float | None) -> None:
         if told.metrics:
-            self._told.setdefault(told.step, {}).update(told.metrics)
-            if len(self._told) > REMEMBERED:
+            before = self._told.get(told.step)
+            self._told[told.step] = told.metrics if before is None else before | told.metrics
+            if before is None and len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
         finite_ones = all(map(math.isfinite, told.metrics.values()))
         metrics = cast(dict[str, Number], told.metrics) if finite_ones else pack_all(told.metrics)

@@ -24,7 +24,7 @@ class Health:
     def see(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a stretch begins here."""
         finite = _is_finite(metrics)
-        if finite is None:
+        if finite is None or (finite and not self.sick):
             return False
         if not finite and not self.sick and len(self._stretches) < MAX_STRETCHES:
             self._stretches.append((step, None))
@@ -45,8 +45,8 @@ def _is_finite(metrics: Mapping[str, float]) -> bool | None:
     """None where the line says nothing of it. Some trainers show a loss of 0, or none, beside a gradient that is nan;
     an infinite gradient alone is what loss scaling looks like."""
     loss = metrics.get("loss")
-    if loss is not None and not math.isfinite(loss):
-        return False
-    if not loss and any(math.isnan(metrics.get(name, 0.0)) for name in ("grad_norm", "norm")):
+    if loss:
+        return math.isfinite(loss)
+    if math.isnan(metrics.get("grad_norm", 0.0)) or math.isnan(metrics.get("norm", 0.0)):
         return False
     return None if loss is None else True

@@ -47,7 +47,8 @@ class _Count:
         self.last = step
 
 
-class _Seen(NamedTuple):
+@dataclass(slots=True)
+class _Seen:
     """Sightings within a grain, as one: when the first and the last came, and the last step."""
 
     began: float
@@ -191,10 +192,11 @@ class Progress:
             self.forget_pace()
         seen = self._seen
         if seen and now - seen[-1].began <= GRAIN:
-            seen[-1] = _Seen(seen[-1].began, now, step)
+            seen[-1].at, seen[-1].step = now, step
         elif not seen or step > seen[-1].step:
             seen.append(_Seen(now, now, step))
         while len(seen) > SIGHTINGS and now - seen[1].at >= WINDOW:
             seen.popleft()
-        if step > seen[0].step and now - seen[0].at >= SHORTEST:
-            self.rate = (step - seen[0].step) / (now - seen[0].at)
+        first = seen[0]
+        if step > first.step and now - first.at >= SHORTEST:
+            self.rate = (step - first.step) / (now - first.at)

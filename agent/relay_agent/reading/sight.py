@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 MAX_METRICS = 64
@@ -98,6 +99,7 @@ def number(text: str) -> float:
     return float(text.replace(",", "")) if "," in text else float(text)
 
 
+@lru_cache(maxsize=1024)
 def is_evaluated(name: str) -> bool:
     """Whether a metric is of another loop than the training's."""
     return _EVALUATED.match(name) is not None

@@ -276,8 +276,10 @@ class Lane:
             try:
                 self._folder.begin(segment, place.seq)
             except OSError as error:  # a later agent would count anew from the segment before
+                path = segment.path
+                if not self._folder.rescue(segment):
+                    self._trouble(f"{path} cannot be renamed: {error.strerror}")
                 segment.first = place.seq
-                self._trouble(f"{segment.path} cannot be renamed: {error.strerror}")
 
     def _skip(self, first: int, last: int, why: str) -> Frame:
         """Numbers that have no reports any more; the commander counts them."""

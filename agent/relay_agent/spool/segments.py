@@ -88,12 +88,17 @@ class Segment:
     level: int = 0
     """How often it gave way."""
     damaged: bool = False
+    tail: bytes = b""
+    """What was appended last, from `tail_at` on: most of it is sent at once, and need not be read for that."""
+    tail_at: int = 0
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes from `offset`; fewer at the end. OSError where the file does not give them."""
         length = max(0, min(length, self.size - offset))
         if self.path is None:
             return bytes(self.memory[offset : offset + length])
+        if self.tail and offset >= self.tail_at:
+            return self.tail[offset - self.tail_at :][:length]
         fd = os.open(self.path, os.O_RDONLY | OURS)
         try:
             return os.pread(fd, length, offset)
@@ -168,6 +173,8 @@ class Folder:
         else:
             try:
                 if self._open is not segment:
+                    if self._open is not None:
+                        self._open.tail = b""
                     self.close()
                     self._fd = (
                         self._disk.create(segment.path)
@@ -182,6 +189,7 @@ class Folder:
             except OSError:
                 self._cut(segment)
                 return False
+            segment.tail, segment.tail_at = data, segment.size
             self._unsynced[segment] = None
         segment.size += len(data)
         return True
@@ -197,7 +205,7 @@ class Folder:
                 segment.memory = bytearray(file.read(segment.size))
         except OSError:
             return False
-        segment.path = None
+        segment.path, segment.tail = None, b""
         self.close()
         return True
 

@@ -411,6 +411,8 @@ class Observer:
                 last >= stream.acked,
                 f"epoch {epoch}: {name} acked to {stream.acked}, stored to {last}",
             )
+            # What a commander took in and lost with its memory means nothing to anybody any more.
+            stream.arrived = {number for number in stream.arrived if number <= last}
 
     def judge_end(self) -> None:
         with self.world.commander.books() as db:
