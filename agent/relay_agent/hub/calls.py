@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from relay_agent.hub.protocol import (
     MAX_LINE,
@@ -100,10 +101,11 @@ def _no(what: str) -> float:
 
 
 async def call(
-    job: Job,
+    job: Struct,
     result: type[T],
     *,
     cache: str,
+    child: str = "relay_agent.hub.child",
     may: Callable[[str], float] = _no,
     on_phase: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -112,14 +114,14 @@ async def call(
     more: Mapping[str, str] | None = None,
 ) -> T:
     """The job's result; HubError. `may` is asked before what cannot be taken back, in a thread: for how many seconds it
-    may be done, 0 for no. `more`: of its environment. Cancelled, it ends the child at once."""
-    if words := missing():
+    may be done, 0 for no. `child`: its module. `more`: of its environment. Cancelled, it ends the child at once."""
+    if isinstance(job, Job) and (words := missing()):
         raise HubError("hub_missing", words, "permanent")
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-m", "relay_agent.hub.child",
+            sys.executable, "-I", "-m", child,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**child_environment(cache, job.where.xet), **(more or {})},
+            env={**child_environment(cache, isinstance(job, Job) and job.where.xet), **(more or {})},
             start_new_session=True, limit=MAX_LINE, cwd="/",
         )  # fmt: skip
     except OSError as error:
@@ -169,7 +171,7 @@ class _Talk:
         self._quiet = quiet
         self.phase = ""
 
-    async def over(self, job: Job) -> msgspec.Raw:
+    async def over(self, job: Struct) -> msgspec.Raw:
         await self._say(line(job))
         loop = asyncio.get_running_loop()
         allowed = self._quiet.get("", STARTS_WITHIN)

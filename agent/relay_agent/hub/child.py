@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -123,23 +123,30 @@ def _settle_in() -> int:
 
 
 def main() -> NoReturn:
+    serve(AnyJob, _work, lambda error, job: _told(error, job.where.token))
+
+
+def serve(jobs: Any, work: Callable[[Any, Tell], Any], told: Callable[[Exception, Any], Failed]) -> NoReturn:
+    """A child's whole life: its first line is one of `jobs`; `work` does it, `told` says what an error of it is."""
     out = _settle_in()
     answers: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_listen, args=(answers,), daemon=True, name="agent").start()
-    job: Any = msgspec.json.decode(answers.get(), type=AnyJob)
+    job: Any = msgspec.json.decode(answers.get(), type=jobs)
     tell = Tell(out, answers, os.environ.get(FAULT, ""))
     try:
-        work = importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work
         result = work(job, tell)
         tell._say(Result(msgspec.Raw(msgspec.json.encode(result))))
     except Exception as error:  # noqa: BLE001 - whatever it was, the agent is told
-        tell._say(_told(error, job.where.token))
-    os._exit(0)  # threads that wait for a Hub that never answers are left behind
+        no = Failed("refused", f"the lease is not safely ours: no {error}", "permanent")
+        tell._say(no if isinstance(error, Refused) else told(error, job))
+    os._exit(0)  # threads that wait for a peer that never answers are left behind
+
+
+def _work(job: Any, tell: Tell) -> Any:
+    return importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work(job, tell)
 
 
 def _told(error: Exception, token: str) -> Failed:
-    if isinstance(error, Refused):
-        return Failed("refused", f"the lease is not safely ours: no {error}", "permanent")
     failures = importlib.import_module("relay_agent.hub.far.failures")
     failed: Failed = failures.told(error)
     return msgspec.structs.replace(failed, words=failed.words.replace(token, "…") if token else failed.words)
