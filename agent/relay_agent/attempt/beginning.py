@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from itertools import takewhile
 
+from relay_agent.attempt.restoring import Found, Restoring
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
+from relay_agent.attempt.whence import Act, Here, There
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.rescue import rescue
@@ -41,6 +43,7 @@ class Beginning:
         tell: Teller,
         stop: Stop,
         healthy: bool = False,
+        restoring: Restoring | None = None,
     ) -> None:
         self._healthy = healthy
         self._settings = settings
@@ -51,6 +54,8 @@ class Beginning:
         self._tenure = tenure
         self._tell = tell
         self._stop = stop
+        rule = settings.on_missing_checkpoint
+        self._restoring = restoring or Restoring(None, folder, rule, tenure, tell, stop)
         self._anew = ""  # why it starts from the beginning although there was more
         self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
         self._loop = asyncio.get_running_loop()
@@ -66,37 +71,60 @@ class Beginning:
         if self._anew:
             return None
         left = await asyncio.to_thread(remains, self._folder)
-        newest = self._newest.name if self._newest is not None and not self._is_behind(resume) else None
-        lost = ""
-        if newest is not None and (lost := await asyncio.to_thread(self._of_another, newest)):
+        known = self._newest if self._newest is not None and not self._is_behind(resume) else None
+        newest = known.name if known is not None else ""
+        lost = damage = ""
+        if newest and (lost := await asyncio.to_thread(self._of_another, newest)):
             self._tell.event("checkpoint.missing", lost, {"name": newest})
-        elif newest is not None and self._has(newest):
+        elif newest and self._has(newest):
             resume = await self._named(newest, resume)
-        if newest is not None and not lost and not self._has(newest):
+        if newest and not lost and not self._has(newest):
             damage = self._bad.get(newest) or (f"it is kept in {left.aside[newest]}" if newest in left.aside else "")
             if not damage:
                 lost = f"{newest} is not on this volume"
                 self._tell.event("checkpoint.missing", lost, {"name": newest})
-            elif resume is not None:
-                words = f"{newest} is damaged ({damage}): going on from {resume.name}"
-                self._tell.event("checkpoint.bad", words, {"name": newest})
-                say(words)
         if resume is None and not lost:
             lost = self._nothing_whole(left)
             if lost:
                 self._tell.event("checkpoint.missing", lost)
-        if lost and self._settings.on_missing_checkpoint == "restart":
-            self._anew, resume = f", as ON_MISSING_CHECKPOINT says: {lost}", None
-        elif lost and (resume is None or self._settings.on_missing_checkpoint == "ask"):
-            here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
-            raise RelayError(
-                "checkpoint_missing",
-                f"the newest checkpoint of run {self._settings.run_id} cannot be resumed from: {lost} ({here})",
-                "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
-                + ("older or restart" if resume else "restart to train from the beginning"),
-                exit_code=Exit.USAGE,
-            )
+        here = self._here(resume, known, lost, damage)
+        found = await self._restoring.find(here, resume, known, healthy=self._healthy)
+        if found.act is Act.HUB:
+            return found.resume
+        if found.act is Act.ASK:
+            raise self._missing(lost, resume, found)
+        if found.act is Act.BEGIN:
+            self._anew = f", as ON_MISSING_CHECKPOINT says: {lost}" if lost else ""
+            return None
+        if damage and resume is not None:
+            words = f"{newest} is damaged ({damage}): going on from {resume.name}"
+            self._tell.event("checkpoint.bad", words, {"name": newest})
+            say(words)
         return resume
+
+    def _here(self, resume: Resume | None, known: CheckpointRef | None, lost: str, damage: str) -> Here:
+        if resume is None:
+            return Here.LOST if lost else Here.EMPTY
+        if lost:
+            return Here.OLDER
+        best = resume.on_line and not damage and not (known is None and self._bad)
+        return Here.NEWEST if best else Here.NEXT
+
+    def _missing(self, lost: str, resume: Resume | None, found: Found) -> RelayError:
+        here = f"the newest whole one here is {resume.name}" if resume else "no whole one is here"
+        unreached = found.there is There.UNREACHED
+        hint = "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
+        hint += "older or restart" if resume or found.older else "restart to train from the beginning"
+        if unreached:
+            hint = "see to that and start the agent again; without HF_REPO the Hub is not asked"
+        return RelayError(
+            "hub_unreached" if unreached else "checkpoint_missing",
+            f"the newest checkpoint of run {self._settings.run_id} cannot be resumed from: "
+            + "; ".join(filter(None, (lost, found.words)))
+            + f" ({here})",
+            hint,
+            exit_code=Exit.UNAVAILABLE if unreached else Exit.USAGE,
+        )
 
     async def _choose(self) -> Resume | None:
         check = self._stop.unless_asked

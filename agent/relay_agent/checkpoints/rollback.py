@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file, write_new
 from relay_agent.checkpoints.line import survey
-from relay_agent.checkpoints.manifest import Manifest
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.ids import Count, Epoch, Id
 
@@ -34,6 +34,17 @@ class Rollback(Struct, frozen=True):
     at: float  # seconds since 1970; shown, never compared
     base: Id | None = None
     counts: bool = True  # False: the run was ended there, and did not go back
+
+
+class Saved(Protocol):
+    """As its manifest has it, wherever that lies."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def maker(self) -> int: ...
 
 
 def note(run: RunFolder, rollback: Rollback, disk: Disk = SYSTEM) -> None:
@@ -72,7 +83,7 @@ def count(known: Mapping[int, Rollback]) -> int:
     return sum(one.counts for one in known.values())
 
 
-def is_beyond(known: Mapping[int, Rollback], manifest: Manifest) -> bool:
+def is_beyond(known: Mapping[int, Rollback], manifest: Saved) -> bool:
     """Whether it was saved where the loss was bad already."""
     of_its_maker = known.get(manifest.maker)
     if of_its_maker is not None and manifest.step >= of_its_maker.step:

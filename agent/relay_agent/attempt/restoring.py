@@ -1,0 +1,182 @@
+"""An attempt that does not find on its volume what it should go on from looks for it on the Hub: `whence` says when.
+
+What is taken from there is read to the last byte and put into `ckpt` as it was (`placing`), so that it is the
+checkpoint that the commander and the Hub know. Everything else that was found there is said, and passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.tenure import Tenure
+from relay_agent.attempt.whence import TABLE, Act, Here, Mark, Rule, There, there
+from relay_agent.checkpoints.aside import throw_away
+from relay_agent.checkpoints.manifest import Sealed, read
+from relay_agent.checkpoints.placing import Taken, place
+from relay_agent.checkpoints.publish import Fenced
+from relay_agent.checkpoints.receiving import forget, incoming, place_for
+from relay_agent.checkpoints.resume import Resume
+from relay_agent.checkpoints.rollback import Rollback, is_beyond, notes
+from relay_agent.checkpoints.tree import Cancelled, Torn, Unreadable
+from relay_agent.hub.calls import HubError
+from relay_agent.hub.protocol import Step
+from relay_agent.hub.restore import Source
+from relay_agent.outcome.stop import Stop
+from relay_agent.process import say
+from relay_agent.volume.volume import RunFolder, highest_claim
+from relaytui.wire.messages import CheckpointRef
+from relaytui.wire.text import counted
+
+
+@dataclass(frozen=True)
+class Found:
+    act: Act
+    resume: Resume | None = None  # where the act is HUB
+    words: str = ""  # what there is on the Hub, or why it could not be asked
+    older: bool = False  # whether ON_MISSING_CHECKPOINT=older would go on from there
+    there: There = There.NOTHING
+
+
+class Restoring:
+    """`source`: None where the run has no repository."""
+
+    def __init__(
+        self, source: Source | None, folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop
+    ) -> None:
+        self._source = source
+        self._folder = folder
+        self._rule: Rule = rule
+        self._tenure = tenure
+        self._tell = tell
+        self._stop = stop
+
+    async def find(
+        self, here: Here, resume: Resume | None, known: CheckpointRef | None, *, healthy: bool = False
+    ) -> Found:
+        """What is to be done; where that is HUB, it is in its place. `resume`: the best on the volume; `known`: the
+        newest that the commander knows, unless the volume is beyond that. `healthy`: only one that was saved while the
+        loss was well. Cancelled; OSError where the volume fails."""
+        if here is Here.NEWEST or self._source is None:
+            found = Found(TABLE[here, There.NOTHING, self._rule])
+        else:
+            found = await self._ask(self._source, here, resume, known, healthy)
+        if found.act is not Act.ASK:
+            await asyncio.to_thread(self._forget)
+        return found
+
+    async def _ask(
+        self, source: Source, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool
+    ) -> Found:
+        say(f"looking for checkpoints of the run at {source.repo}")
+        try:
+            steps = await source.steps()
+        except HubError as error:
+            words = f"{source.repo} cannot be asked for checkpoints: {error.words}"
+            self._failed(words, error.code)
+            return Found(TABLE[here, There.UNREACHED, self._rule], None, words, there=There.UNREACHED)
+        mark = await asyncio.to_thread(_mark, resume)
+        spoilt = await asyncio.to_thread(notes, self._folder)
+        candidates = self._candidates(source.repo, steps, spoilt, healthy)
+        better = ""  # why one that may be whole cannot be had
+        for step in candidates:
+            here = Here.LOST if here is Here.EMPTY and (better or step is not candidates[0]) else here
+            what = there(
+                known, mark, Mark(step.epoch, step.seq), step.name, step.step, step.manifest, better=bool(better)
+            )
+            act = TABLE[here, what, self._rule]
+            words = f"the newest whole one at {source.repo} is {step.name} ({step.tag})"
+            if act is not Act.HUB:
+                act = TABLE[here, There.UNREACHED, self._rule] if better else act
+                older = TABLE[here, what, "older"] is Act.HUB
+                return Found(act, None, f"{better}; {words}" if better else words, older, what)
+            try:
+                return Found(Act.HUB, await self._bring(source, step), words, there=what)
+            except HubError as error:
+                if error.code != "not_whole":
+                    better = f"{step.name} at {source.repo} cannot be had: {error.words}"
+                self._failed(f"{step.tag} of {source.repo} is not used: {error.words}", error.code, step)
+            except Torn as torn:
+                self._failed(f"{step.tag} of {source.repo} is not used: {torn.reason}", "not_whole", step)
+        here = Here.LOST if here is Here.EMPTY and candidates else here
+        what = There.UNREACHED if better else There.NOTHING
+        words = better or f"nothing to go on from is at {source.repo}"
+        return Found(TABLE[here, what, self._rule], None, words, there=what)
+
+    def _candidates(self, repo: str, steps: list[Step], spoilt: Mapping[int, Rollback], healthy: bool) -> list[Step]:
+        """Those that may be gone on from, newest first; the others are said."""
+        usable: dict[str, Step] = {}
+        others: set[str] = set()
+        for step in steps:
+            if step.trouble:
+                self._failed(f"{step.tag} of {repo} is not used: {step.trouble}", "not_whole", step)
+            elif step.run_id != self._folder.run_id:
+                others.add(step.run_id)
+            elif not is_beyond(spoilt, step) and (step.healthy or not healthy):
+                usable.setdefault(step.manifest, step)
+        if others:
+            words = f"{repo} holds steps of {', '.join(sorted(others)[:3])}, which is another run: they are not used"
+            self._failed(words, "other_run")
+        return sorted(usable.values(), key=lambda step: (step.epoch, step.seq), reverse=True)
+
+    async def _bring(self, source: Source, step: Step) -> Resume:
+        """HubError, Torn: it cannot be had from there."""
+        say(f"bringing back {step.name}, {counted(step.bytes, 'byte')}, from {source.repo} at {step.tag}")
+        came = place_for(self._folder, step.manifest)
+        had = await asyncio.to_thread(came.exists)
+        try:
+            sealed = await self._placed(source, step)
+        except Torn as torn:
+            await asyncio.to_thread(_drop, self._folder, step)
+            if not had or isinstance(torn, Taken | Unreadable):
+                raise
+            # A part of it was here from before, and nobody knows what became of that: once more, all of it.
+            sealed = await self._placed(source, step)
+        source.placed(step)
+        manifest = sealed.manifest
+        data = {"name": step.name, "step": str(step.step), "repo": source.repo, "tag": step.tag}
+        more = {"revision": step.revision, "manifest": step.manifest, "bytes": str(step.bytes)}
+        words = f"{step.name} is back from {source.repo}, tag {step.tag}, {counted(step.bytes, 'byte')}"
+        self._tell.event("restore.hub", words, {**data, **more})
+        say(words)
+        well = sealed.name if manifest.healthy else None
+        return Resume(
+            sealed.path, sealed.name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well
+        )
+
+    async def _placed(self, source: Source, step: Step) -> Sealed:
+        received = await source.pull(step, place_for(self._folder, step.manifest))
+        check = self._stop.unless_asked
+        try:
+            return await asyncio.to_thread(place, self._folder, received, self._mine, check=check)
+        except Fenced:
+            self._tenure.fenced()
+            raise Cancelled from None
+
+    def _forget(self) -> None:
+        """What came in and is not wanted any more. Blocking."""
+        if incoming(self._folder).is_dir() and self._mine():
+            forget(self._folder)
+
+    def _mine(self) -> bool:
+        return self._tenure.held and highest_claim(self._folder) <= self._tenure.lease.epoch
+
+    def _failed(self, words: str, code: str, step: Step | None = None) -> None:
+        say(words)
+        self._tell.event("restore.failed", words, {"code": code} | ({"tag": step.tag} if step else {}))
+
+
+def _mark(resume: Resume | None) -> Mark | None:
+    """None: whatever is on the Hub is newer than what lies beside the line, or than nothing. Blocking."""
+    if resume is None or not resume.on_line:
+        return None
+    manifest = read(resume.path).manifest
+    return Mark(manifest.epoch, manifest.seq)
+
+
+def _drop(run: RunFolder, step: Step) -> None:
+    with suppress(OSError):
+        throw_away(run, place_for(run, step.manifest))
