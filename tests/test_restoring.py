@@ -36,6 +36,7 @@ class Shelf:
     """Stands for the Hub: checkpoints of a volume that is gone. `fails`: by tag."""
 
     repo = "relay/run-1"
+    event = "restore.hub"
 
     def __init__(self, lost: RunFolder, *stored: Published) -> None:
         self._lost = lost

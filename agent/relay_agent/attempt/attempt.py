@@ -16,6 +16,7 @@ from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.last_word import last_word
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.rejoin import Rejoining, replay
+from relay_agent.attempt.restoring import Restoring
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
@@ -86,6 +87,7 @@ class Attempt:
         self._link = link
         self._stop = stop
         self._clock = clock
+        self._rng = rng
         self._retries = retries
         self._departure = departure
         self._ended = False
@@ -159,7 +161,7 @@ class Attempt:
             return Verdict.before_start(self._stop, 0)
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
-            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy,
+            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, self._restoring(),
         )  # fmt: skip
         try:
             resume = await beginning.resume()
@@ -184,6 +186,12 @@ class Attempt:
         await self._start(trainer, resume, handed)
         code = await self._watch(trainer, follower, publisher, name)
         return await self._judge(code, trainer, follower, publisher)
+
+    def _restoring(self) -> Restoring:
+        return Restoring.of(
+            self._settings, self._holding.config, self._folder, self.tenure, self.tell, self._stop, self._clock,
+            self._rng,
+        )  # fmt: skip
 
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:
         """The trainer of an agent that is gone: still running, or what became of it."""

@@ -7,9 +7,12 @@ checkpoint that the commander and the Hub know. Everything else that was found t
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
@@ -22,13 +25,17 @@ from relay_agent.checkpoints.receiving import forget, incoming, place_for
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.rollback import Rollback, is_beyond, notes
 from relay_agent.checkpoints.tree import Cancelled, Torn, Unreadable
+from relay_agent.config import Settings
 from relay_agent.hub.calls import HubError
+from relay_agent.hub.layout import repo_trouble
 from relay_agent.hub.protocol import Step
 from relay_agent.hub.restore import Source
+from relay_agent.hub.wish import wish_of
 from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
 from relay_agent.volume.volume import RunFolder, highest_claim
-from relaytui.wire.messages import CheckpointRef
+from relaytui.wire.clock import Clock
+from relaytui.wire.messages import CheckpointRef, RunConfig
 from relaytui.wire.text import counted
 
 
@@ -41,11 +48,31 @@ class Found:
     there: There = There.NOTHING
 
 
+class Elsewhere(Protocol):
+    """A place beside the volume that keeps checkpoints of runs. What it raises: HubError, and Cancelled where the
+    attempt is to stop."""
+
+    event: str  # told of what came from there
+
+    @property
+    def repo(self) -> str:
+        """What people call it."""
+
+    async def steps(self) -> list[Step]:
+        """What there is, in no order."""
+
+    async def pull(self, step: Step, place: Path) -> Path:
+        """Into `place`, where a part of it may be; the folder there that holds all of it."""
+
+    def placed(self, step: Step) -> None:
+        """It was read again and is in its place."""
+
+
 class Restoring:
-    """`source`: None where the run has no repository."""
+    """`source`: None where nothing is kept elsewhere."""
 
     def __init__(
-        self, source: Source | None, folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop
+        self, source: Elsewhere | None, folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop
     ) -> None:
         self._source = source
         self._folder = folder
@@ -53,6 +80,19 @@ class Restoring:
         self._tenure = tenure
         self._tell = tell
         self._stop = stop
+
+    @classmethod
+    def of(
+        cls, settings: Settings, config: RunConfig, folder: RunFolder, tenure: Tenure, tell: Teller, stop: Stop,
+        clock: Clock, rng: random.Random,
+    ) -> Restoring:  # fmt: skip
+        source: Elsewhere | None = None
+        wish = wish_of(settings, config)
+        if wish is not None and repo_trouble(wish.where.repo):
+            wish = None  # it is said where it is to be synced to
+        if wish is not None:
+            source = Source(wish.where, wish.cache, stop, clock, rng, tell.transfer)
+        return cls(source, folder, settings.on_missing_checkpoint, tenure, tell, stop)
 
     async def find(
         self, here: Here, resume: Resume | None, known: CheckpointRef | None, *, healthy: bool = False
@@ -69,7 +109,7 @@ class Restoring:
         return found
 
     async def _ask(
-        self, source: Source, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool
+        self, source: Elsewhere, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool
     ) -> Found:
         say(f"looking for checkpoints of the run at {source.repo}")
         try:
@@ -122,7 +162,7 @@ class Restoring:
             self._failed(words, "other_run")
         return sorted(usable.values(), key=lambda step: (step.epoch, step.seq), reverse=True)
 
-    async def _bring(self, source: Source, step: Step) -> Resume:
+    async def _bring(self, source: Elsewhere, step: Step) -> Resume:
         """HubError, Torn: it cannot be had from there."""
         say(f"bringing back {step.name}, {counted(step.bytes, 'byte')}, from {source.repo} at {step.tag}")
         came = place_for(self._folder, step.manifest)
@@ -140,14 +180,14 @@ class Restoring:
         data = {"name": step.name, "step": str(step.step), "repo": source.repo, "tag": step.tag}
         more = {"revision": step.revision, "manifest": step.manifest, "bytes": str(step.bytes)}
         words = f"{step.name} is back from {source.repo}, tag {step.tag}, {counted(step.bytes, 'byte')}"
-        self._tell.event("restore.hub", words, {**data, **more})
+        self._tell.event(source.event, words, {**data, **more})
         say(words)
         well = sealed.name if manifest.healthy else None
         return Resume(
             sealed.path, sealed.name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well
         )
 
-    async def _placed(self, source: Source, step: Step) -> Sealed:
+    async def _placed(self, source: Elsewhere, step: Step) -> Sealed:
         received = await source.pull(step, place_for(self._folder, step.manifest))
         check = self._stop.unless_asked
         try:

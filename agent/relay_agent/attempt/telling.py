@@ -33,6 +33,11 @@ class Teller:
         if send:
             self.report(reports.Event(self._clock.wall(), kind, message, data))
 
+    def transfer(self, report: reports.Transfer) -> None:
+        """How far one is: only the newest word counts."""
+        self._spool.telemetry.append(report)
+        self._wake()
+
     def published(self, done: Published) -> None:
         self.journal.latest_ckpt = done.name
         self.report(

@@ -40,6 +40,8 @@ TELL_EVERY = 1.0
 class Source:
     """A repository on the Hub. `tell` takes what is told of a transfer."""
 
+    event = "restore.hub"
+
     def __init__(
         self, where: Where, cache: str, stop: Stop, clock: Clock, rng: random.Random, tell: Callable[[Transfer], None]
     ) -> None:
