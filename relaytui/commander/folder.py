@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from relaytui.commander.owner import LOCK_FILE, Owner
+from relaytui.commander.store.content import FOLDER as ARTIFACTS
 from relaytui.commander.store.database import RELAY, TELEMETRY, may_be_ours
 from relaytui.commander.store.durable import set_aside, sync_folder
 from relaytui.commander.store.filesystem import Probe, file_system, is_unsafe
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 PRIVATE_FILES = (KEY_FILE, ADDRESS_FILE, *(name for schema in (RELAY, TELEMETRY) for name in schema.files))
 
-OWN_NAMES = frozenset({LOCK_FILE, *PRIVATE_FILES, "backups", "log", "serve.log"})
+OWN_NAMES = frozenset({LOCK_FILE, *PRIVATE_FILES, ARTIFACTS, "backups", "log", "serve.log"})
 _OWN_STARTS = tuple(f"{name}." for name in PRIVATE_FILES)  # set aside, half written, being restored
 
 

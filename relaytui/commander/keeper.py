@@ -1,4 +1,4 @@
-"""Keeps a verified backup of each day and the history bounded, beside the commander's work and never in its way."""
+"""Keeps a backup of each day, a bounded history and orderly artifacts, beside the commander's work, not in its way."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Keeper:
             with contextlib.suppress(RelayError):  # a disk that takes no event either: the next look says it again
                 await self.backup_if_due()
                 await self.trim()
+                await self._core.care.sweep()
             await asyncio.sleep(LOOK_EVERY if self._core.board.runs else FIRST_LOOK)
 
     async def backup_if_due(self) -> None:

@@ -130,6 +130,7 @@ class Commander:
         reader = await Reader.open(relay_path, telemetry_path)
         stack.push_async_callback(reader.close)
         core = Core(self.settings, self.clock, relay, telemetry, reader, folder.key, folder.key_made)
+        stack.callback(core.close)
         return core
 
     async def _serve(

@@ -12,6 +12,10 @@ from pathlib import Path
 
 from relaytui.wire.errors import Exit, RelayError
 
+GB = 10**9
+MOST_BYTES = 2**53
+_SIZE = re.compile(r"([0-9]{1,18})(?: ?([kmgt])(i?)b?|b)?\Z", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SHORT_IPV4 = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]+))*\Z")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _PUBLIC_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?\Z")
@@ -39,6 +43,13 @@ class CommanderSettings:
     hf_push_on_improve: bool = False
     max_runs: int = 10_000
     max_no_progress: int = 5
+    artifact_quota: int = 100 * GB
+    artifact_run_quota: int = 50 * GB
+    artifact_keep_last_n: int = 3
+    artifact_reserve: int = 2 * GB
+    telemetry_days: float = 90.0
+    telemetry_run_bytes: int = 1 * GB
+    telemetry_bytes: int = 20 * GB
     new_key: bool = False
     allow_network_state: bool = False
     host_named: str = "RELAY_HOST"
@@ -82,6 +93,13 @@ class CommanderSettings:
             hf_push_on_improve=env.flag("RELAY_HF_PUSH_ON_IMPROVE", False),
             max_runs=env.integer("RELAY_MAX_RUNS", 10_000, 1, 10**6),
             max_no_progress=env.integer("RELAY_MAX_NO_PROGRESS", 5, 0, 1000),
+            artifact_quota=env.size("RELAY_ARTIFACT_QUOTA", 100 * GB, 0),
+            artifact_run_quota=env.size("RELAY_ARTIFACT_RUN_QUOTA", 50 * GB, 0),
+            artifact_keep_last_n=env.integer("RELAY_ARTIFACT_KEEP_LAST_N", 3, 0, 10**6),
+            artifact_reserve=env.size("RELAY_ARTIFACT_RESERVE", 2 * GB, 0),
+            telemetry_days=env.number("RELAY_TELEMETRY_DAYS", 90.0, 0.0, 36_500.0),
+            telemetry_run_bytes=env.size("RELAY_TELEMETRY_RUN_BYTES", GB, 1_000_000),
+            telemetry_bytes=env.size("RELAY_TELEMETRY_BYTES", 20 * GB, 10_000_000),
             new_key=new_key,
             allow_network_state=env.flag("RELAY_ALLOW_NETWORK_STATE", False),
             host_named="--host" if host else "RELAY_HOST",
@@ -191,6 +209,19 @@ class _Environment:
         if not low <= int(raw) <= high:
             raise usage(name, f"{raw} is out of range", f"give {low} to {high}")
         return int(raw)
+
+    def size(self, name: str, default: int, low: int) -> int:
+        """Bytes: a whole number, with k, M, G or T (thousands) or Ki, Mi, Gi, Ti (1,024s) where one likes."""
+        raw = self.text(name, "")
+        if not raw:
+            return default
+        found = _SIZE.match(raw)
+        if not found:
+            raise usage(name, f"{raw[:40]!r} is no size", "give bytes, such as 500M, 20G or 20000000000")
+        size = int(found[1]) * int((1024 if found[3] else 1000) ** _POWER[(found[2] or "").lower()])
+        if not low <= size <= MOST_BYTES:
+            raise usage(name, f"{raw[:40]} is out of range", f"give {low} to {MOST_BYTES} bytes")
+        return size
 
     def flag(self, name: str, default: bool) -> bool:
         raw = self.text(name, "").lower()

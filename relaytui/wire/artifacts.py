@@ -1,8 +1,8 @@
 """The artifact store at the commander: what an upload says of itself, and the rows that are shown of what is stored.
 
-A pod's requests carry the worker's token, and who it is of its run: in `BeginUpload`, and in three headers (`RUN_HEADER`,
-`EPOCH_HEADER`, `LEASE_HEADER`) where it reads. An upload's id is 128 random bits that only who began it knows; each of
-its requests asks anew whether that lease is still the live one. The commander itself writes the events
+A pod's requests carry the worker's token and say which lease it holds: in `BeginUpload`, and in three headers
+(`RUN_HEADER`, `EPOCH_HEADER`, `LEASE_HEADER`) where it reads. An upload's id is 128 random bits that only who began it
+knows; each of its requests asks anew whether that lease is still the live one. The commander itself writes the events
 `artifact.stored`, `artifact.deleted` and `artifact.damaged`; what a pod calls so is filed as `agent.…`.
 """
 
@@ -17,7 +17,7 @@ from relaytui.wire.bounds import Sha256, Token
 from relaytui.wire.ids import Count, Epoch, Id
 
 OFFSET_HEADER = "Upload-Offset"
-"""Of a chunk: where it begins. Of every answer about an upload, a refusal too: up to where its bytes are on the disk."""
+"""Of a chunk: where it begins. Of answers about an upload, refusals too: up to where its bytes are on the disk."""
 RUN_HEADER = "X-Relay-Run"
 EPOCH_HEADER = "X-Relay-Epoch"
 LEASE_HEADER = "X-Relay-Lease"
@@ -33,7 +33,7 @@ class ArtifactKind(StrEnum):
 
 
 class BeginUpload(Struct, frozen=True):
-    """`sha256` and `size` are of the bytes that will be sent; `manifest_sha256` of the manifest of the checkpoint in them.
+    """`sha256` and `size` are of the bytes that will be sent; `manifest_sha256` of the checkpoint's manifest in them.
 
     `token` is that of the lease; an operator has none and gives none. `final`: it is what the run ends with; the newest
     such stays whatever else gives way.
@@ -90,7 +90,7 @@ class Stored(Struct, frozen=True):
 
 
 class Artifacts(Struct, frozen=True):
-    """Oldest first. `bytes`: on the disk, those that several rows share counted once, and what uploads have announced."""
+    """Oldest first. `bytes`: what all runs have here, shared content counted once, and what uploads have announced."""
 
     now: float
     artifacts: list[ArtifactRow]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from aiohttp import hdrs, web
+from aiohttp import web
 from msgspec import Meta, Struct
 
 from relaytui import __version__
+from relaytui.commander.http.artifacts import ArtifactRoutes
+from relaytui.commander.http.bodies import actor_of, answer, body_of, query_int
 from relaytui.commander.http.door import Connection
 from relaytui.commander.http.guard import ROLE, Credentials
 from relaytui.commander.http.ws_agent import AgentSession, agent_socket
@@ -21,7 +23,6 @@ from relaytui.commander.services.orders import unknown_run
 from relaytui.commander.services.original import Original
 from relaytui.commander.services.pages import MAX_LINES
 from relaytui.wire.bounds import ShortText
-from relaytui.wire.codec import convert, encode, parse, refuse_twins
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, is_id
 from relaytui.wire.original import AcquireBody, RenewBody, ReportBody
@@ -29,8 +30,6 @@ from relaytui.wire.proof import CHALLENGE_HEADER, NONCE_PATTERN
 from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
 
-T = TypeVar("T")
-ACTOR_HEADER = "X-Relay-Actor"
 MAX_BODY = 1 << 20
 MAX_EVENTS = 1_000
 Socket = web.WebSocketResponse[Any]
@@ -50,44 +49,11 @@ class ActBody(Struct, frozen=True):
 Limit = Annotated[int, Meta(ge=1)]
 
 
-def answer(body: Any) -> web.Response:
-    return web.Response(body=encode(body), content_type="application/json")
-
-
-async def body_of(request: web.Request, kind: type[T], *, bad_json: int = 400) -> T:
-    """The request's JSON body as `kind`; RelayError 4xx says what is wrong with it."""
-    if any(value.strip().lower() != "identity" for value in request.headers.getall(hdrs.CONTENT_ENCODING, [])):
-        raise RelayError("bad_encoding", "a compressed body", "send it as it is", status=415)
-    data = await request.read()
-    try:
-        plain = parse(data)
-        refuse_twins(data)
-    except RelayError as error:
-        error.status = bad_json
-        raise
-    if not isinstance(plain, dict):
-        raise RelayError("bad_field", "the body is not an object", "send one JSON object", status=422)
-    return convert(plain, kind)
-
-
-def query_int(request: web.Request, name: str, default: int | None, low: int, high: int) -> int | None:
-    raw = request.query.get(name)
-    if raw is None:
-        return default
-    if not raw.isascii() or not raw.isdigit() or len(raw) > 16:
-        raise RelayError("bad_field", f"{name} is not a whole number", f"give {low} to {high}", status=422)
-    return min(max(int(raw), low), high)
-
-
 def run_id_of(request: web.Request) -> str:
     run_id = request.match_info["run_id"]
     if not is_id(run_id):
         raise RelayError("bad_field", "no run can have that id", "letters, digits, . _ -; at most 128", status=422)
     return run_id
-
-
-def actor_of(request: web.Request) -> str:
-    return clean(request.headers.get(ACTOR_HEADER, ""), 128).strip() or "operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +88,7 @@ class Api:
             web.post("/api/lease/acquire", acquire),
             web.post("/api/lease/renew", renew),
             web.post("/api/job/report", report),
+            *ArtifactRoutes(self.core).routes(),
             web.get("/ws/agent", self.agent, allow_head=False),
             web.get("/ws/feed", self.feed, allow_head=False),
         ]

@@ -11,8 +11,12 @@ from relaytui.wire.text import clean
 ORIGINAL = frozenset({"/api/lease/acquire", "/api/lease/renew", "/api/job/report"})
 
 
+def fault_of(error: RelayError) -> dict[str, object]:
+    return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+
+
 def error_response(error: RelayError, path: str = "") -> web.Response:
-    body: dict[str, object] = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    body = fault_of(error)
     if path in ORIGINAL:
         body["detail"] = str(error)  # where the original's workers look
     return web.Response(body=encode(body), status=error.status, content_type="application/json")

@@ -17,6 +17,8 @@ from relaytui.wire.proof import Role, derived_token, proof_key, prove, same_toke
 log = logging.getLogger(__name__)
 
 WORKER_PATHS = ORIGINAL | {"/ws/agent", "/api/whoami"}
+WORKER_BELOW = "/api/artifacts"
+"""There and below each route looks at who asks."""
 OPEN_PATHS = frozenset({"/api/health"})
 ROLE: web.RequestKey[Role] = web.RequestKey("role", str)  # type: ignore[arg-type]
 
@@ -68,6 +70,10 @@ def _presented(request: web.Request) -> str | None:
     return found[0]
 
 
+def _for_workers(path: str) -> bool:
+    return path in WORKER_PATHS or path == WORKER_BELOW or path.startswith(f"{WORKER_BELOW}/")
+
+
 def guard(credentials: Credentials, hosts: frozenset[str]) -> Middleware:
     origins = frozenset(f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts)
 
@@ -88,7 +94,7 @@ def guard(credentials: Credentials, hosts: frozenset[str]) -> Middleware:
         if role is None:
             hint = "send `Authorization: Bearer TOKEN` or X-Relay-Secret"
             raise RelayError("unauthorized", "no valid token" if token else "a token is needed", hint, status=401)
-        if role == "worker" and request.path not in WORKER_PATHS:
+        if role == "worker" and not _for_workers(request.path):
             raise RelayError("forbidden", "a worker's token may not do this", "use the operator's token", status=403)
         request[ROLE] = role
         if isinstance(request.protocol, Connection):

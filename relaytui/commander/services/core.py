@@ -8,6 +8,8 @@ import logging
 import secrets
 
 from relaytui.commander.services import endings
+from relaytui.commander.services.artifact_care import Care
+from relaytui.commander.services.artifacts import ArtifactStore
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.feed import Feed
 from relaytui.commander.services.leases import Leases
@@ -70,6 +72,8 @@ class Core:
         self.telemetry = Telemetry(relay, telemetry, self.board, self.feed, clock)
         self.pages = Pages(reader)
         self.workers = Workers(relay, self.board, self.feed, clock)
+        self.artifacts = ArtifactStore(settings, relay, reader, self.leases, self.board, clock)
+        self.care = Care(self.artifacts, reader, clock)
         self._key_id = hmac.new(state_key, b"relay key id 1", hashlib.sha256).hexdigest()[:16]
         self._key_made = key_made
         self.generation = ""
@@ -84,6 +88,7 @@ class Core:
                 generation = secrets.token_hex(8)
                 history.set_meta(tx, "generation", generation)
             self._note_key(tx)
+            self.artifacts.load_in(tx)
             self.leases.load_in(tx, unproven=self._knows_no_older_key(tx, generation))
             self.board.load(
                 runs.everything(tx),
@@ -98,6 +103,11 @@ class Core:
         last = await self.frames.run(telemetry_store.all_streams)
         self.generation = await self.relay.run(relay)
         await self.leases.recover("the commander started")
+
+    def close(self) -> None:
+        """What works in threads of its own ends soon."""
+        self.care.close()
+        self.artifacts.close()
 
     def _note_key(self, tx: Tx) -> None:
         """Another key than at the last start shuts out all who know the old one's tokens: that is said."""

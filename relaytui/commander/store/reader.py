@@ -11,9 +11,10 @@ from urllib.parse import quote
 import aiosqlite
 
 from relaytui.commander.model.records import Attempt
-from relaytui.commander.store import checkpoints, history, telemetry
+from relaytui.commander.store import artifacts, checkpoints, history, telemetry
 from relaytui.commander.store.attempts import BY_RUN
 from relaytui.commander.store.columns import record, select
+from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.rows import CheckpointRow, EventRow
 
@@ -63,6 +64,16 @@ class Reader:
     async def checkpoints(self, run_id: str) -> list[CheckpointRow]:
         """Last published first, at most 1,000."""
         return [CheckpointRow(*row) for row in await _all(self._relay, checkpoints.BY_RUN, (run_id,))]
+
+    async def artifacts(self, run_id: str | None) -> list[ArtifactRow]:
+        """Last stored first, at most 5,000: of that run, or of all."""
+        query, values = (artifacts.EVERYTHING, ()) if run_id is None else (artifacts.BY_RUN, (run_id,))
+        return [artifacts.row_of(row) for row in await _all(self._relay, query, values)]
+
+    async def contents(self) -> list[tuple[str, int, bool]]:
+        """(sha256, bytes, whether it is thought whole) of all that should be in the artifact store."""
+        rows = await _all(self._relay, artifacts.CONTENTS, ())
+        return [(sha256, size, bool(whole)) for sha256, size, whole in rows]
 
     async def events(self, *, after: int | None, before: int | None, run_id: str | None, limit: int) -> list[EventRow]:
         """Oldest first: those right after `after`, else the newest (before `before`)."""

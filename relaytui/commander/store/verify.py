@@ -15,10 +15,11 @@ from typing import Any
 
 from msgspec import Struct, ValidationError
 
+from relaytui.commander.model.artifacts import Upload
 from relaytui.commander.model.lease import Lease
 from relaytui.commander.model.records import Attempt, PendingOrder, Worker
 from relaytui.commander.model.run import Run
-from relaytui.commander.store import history, telemetry
+from relaytui.commander.store import artifacts, history, telemetry
 from relaytui.commander.store.columns import columns, record, select
 from relaytui.commander.store.errors import damaged
 from relaytui.wire.ids import is_id
@@ -59,6 +60,8 @@ _ROWS: dict[str, list[tuple[str, str, Read]]] = {
         ("events", select("events", history.EVENT), history.event_row),
         _of("orders", PendingOrder, {"by": "actor"}),
         _of("streams", _StateStream),
+        ("artifacts", select("artifacts", artifacts.COLUMNS), artifacts.row_of),
+        _of("uploads", Upload, {"by": "actor"}),
     ],
     "telemetry": [("streams", f"SELECT {telemetry.LAST} FROM streams", telemetry.last_row)],  # noqa: S608 - ours
 }
@@ -86,6 +89,10 @@ _HELD = f"""
 _HASHES = """
   SELECT run_id FROM attempts WHERE typeof(token_hash) <> 'blob' OR length(token_hash) <> 32 OR typeof(salt) <> 'blob'
 """
+_NO_FILE = """
+  SELECT run_id FROM {} WHERE length(sha256) <> 64 OR sha256 GLOB '*[^0-9a-f]*'
+"""
+_NO_UPLOAD = "SELECT run_id FROM uploads WHERE length(upload) <> 32 OR upload GLOB '*[^0-9a-f]*'"
 _IMPOSSIBLE: dict[str, dict[str, str]] = {
     # What the code relies on, and no transaction of it ever leaves behind.
     "relay": {
@@ -93,6 +100,9 @@ _IMPOSSIBLE: dict[str, dict[str, str]] = {
         "a run's epoch is below its lease's": _EPOCHS,
         "a run and its lease contradict each other": _HELD,
         "a token's hash is none": _HASHES,
+        "an artifact's sha256 is none": _NO_FILE.format("artifacts"),
+        "an upload's sha256 is none": _NO_FILE.format("uploads"),
+        "an upload's id is none": _NO_UPLOAD,
     },
     "telemetry": {},
 }

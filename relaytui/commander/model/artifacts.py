@@ -1,0 +1,87 @@
+"""Rules of the artifact store: what an upload is, what there is room for, and what gives way to what is newer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.errors import RelayError
+
+MAX_UNFINISHED = 8
+"""Uploads of one run on their way at a time."""
+MAX_ROWS = 2_000
+"""Artifacts of one run: quotas count bytes, and files may be empty."""
+
+
+class Upload(Struct, frozen=True):
+    """An upload on its way. `pod`: by the holder of lease `epoch`; else an operator's."""
+
+    upload: str
+    run_id: str
+    kind: ArtifactKind
+    name: str
+    sha256: str
+    size: int
+    begun_at: float
+    by: str
+    pod: bool
+    epoch: int
+    step: int | None = None
+    manifest_sha256: str | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes. `free`: on the disk, less what it is to keep and what uploads have announced and not sent yet."""
+
+    quota: int
+    run_quota: int
+    free: int
+
+
+def refuse(run_id: str, size: int, used: int, used_by_run: int, room: Room) -> RelayError | None:
+    """Why there is no room for `size` bytes more, before any of them is sent."""
+    if used_by_run + size > room.run_quota:
+        message = f"run {run_id} has {in_words(used_by_run)} of {in_words(room.run_quota)} here: no room for "
+        return _no_room("quota", f"{message}{in_words(size)} more", "RELAY_ARTIFACT_RUN_QUOTA")
+    if used + size > room.quota:
+        message = f"the store holds {in_words(used)} of {in_words(room.quota)}: no room for {in_words(size)} more"
+        return _no_room("quota", message, "RELAY_ARTIFACT_QUOTA")
+    return disk_full(size, room.free) if size > room.free else None
+
+
+def disk_full(size: int, free: int) -> RelayError:
+    message = f"the store's disk has {in_words(max(0, free))} to spare: no room for {in_words(size)}"
+    return _no_room("store_full", message, "the room on its disk")
+
+
+def _no_room(code: str, message: str, what: str) -> RelayError:
+    hint = f"delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
+    return RelayError(code, message, hint, status=507)
+
+
+def in_words(size: int) -> str:
+    """`0 B`, `999 B`, `1.5 kB`, `20 GB`."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.3g} {units[0]}"
+
+
+def gives_way(rows: Sequence[ArtifactRow], keep: int) -> list[ArtifactRow]:
+    """Which go of one run's artifacts of one kind (of files: of one name), newest first: beyond the `keep` newest.
+
+    The newest final one stays whatever came after it. One that is damaged takes no place of a whole one. 0 keeps all.
+    """
+    if not keep:
+        return []
+    whole = [row for row in rows if not row.damaged]
+    kept = {row.id for row in whole[:keep]}
+    kept.update([row.id for row in whole if row.final][:1])
+    oldest = min((row.id for row in whole[:keep]), default=0)
+    return [row for row in rows if row.id not in kept and row.id < oldest]

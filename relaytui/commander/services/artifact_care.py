@@ -1,0 +1,148 @@
+"""Looks after what is stored: reads it again where that is asked for, and sees that rows and files say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+
+from relaytui.commander.services.artifacts import ArtifactStore
+from relaytui.commander.store.content import SLICE
+from relaytui.commander.store.reader import Reader
+from relaytui.wire.artifacts import ArtifactRow, Verified
+from relaytui.wire.clock import Clock
+
+log = logging.getLogger(__name__)
+
+UNFINISHED_FOR = 86_400.0
+"""Seconds after its last byte that an upload waits for the next one."""
+UNKNOWN_FOR = 7 * 86_400.0
+"""Seconds that content without a row stays. A crash leaves some, and so does a backup that is put back: what was stored
+after that backup is known again once it is offered again."""
+ANSWER_WITHIN = 5.0
+"""Seconds that one question about a verification waits for its end."""
+REMEMBERED = 256
+
+
+class Reading:
+    """One content on its way through the hash."""
+
+    def __init__(self) -> None:
+        self.hashed = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class Care:
+    def __init__(self, artifacts: ArtifactStore, reader: Reader, clock: Clock) -> None:
+        self._artifacts = artifacts
+        self._reader = reader
+        self._clock = clock
+        self._readings: dict[str, Reading] = {}
+        self._one = asyncio.Lock()
+
+    def close(self) -> None:
+        for reading in self._readings.values():
+            if reading.task is not None:
+                reading.task.cancel()
+
+    # -- reading again -------------------------------------------------------------------------------------------
+
+    async def verify(self, artifact: int) -> Verified:
+        """Reads and hashes it anew, one at a time, and waits a moment for the end; asked again it goes on waiting.
+
+        RelayError 404. What is damaged is no error: the row says so.
+        """
+        row = await self._artifacts.row(artifact)
+        reading = self._readings.get(row.sha256)
+        if reading is None:
+            while len(self._readings) >= REMEMBERED:
+                over = next((name for name, one in self._readings.items() if one.task and one.task.done()), None)
+                if over is None:
+                    break
+                del self._readings[over]
+            reading = self._readings[row.sha256] = Reading()
+            reading.task = asyncio.create_task(self._read(row, reading))
+        assert reading.task is not None
+        await asyncio.wait([reading.task], timeout=ANSWER_WITHIN)
+        if not reading.task.done():
+            return Verified(row, reading.hashed, over=False)
+        self._readings.pop(row.sha256, None)
+        reading.task.result()
+        return Verified(await self._artifacts.row(artifact), reading.hashed, over=True)
+
+    async def _read(self, row: ArtifactRow, reading: Reading) -> None:
+        async with self._one:
+            wrong = await self._wrong(row, reading)
+        if wrong:
+            await self._artifacts.damaged(row.sha256, wrong)
+        else:
+            await self._artifacts.whole(row.sha256)
+
+    async def _wrong(self, row: ArtifactRow, reading: Reading) -> str:
+        """What is wrong with its bytes; empty: nothing."""
+        in_thread, content = self._artifacts.uploads.in_thread, self._artifacts.content
+        digest = hashlib.sha256()
+        try:
+            file = await in_thread(lambda: content.open(row.sha256))
+        except FileNotFoundError:
+            return "its content is missing"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+        with file:
+
+            def more() -> int:
+                data = file.read(SLICE)
+                digest.update(data)
+                return len(data)
+
+            try:
+                while size := await in_thread(more):
+                    reading.hashed += size
+            except OSError as error:
+                return f"it cannot be read: {error.strerror}"
+        if reading.hashed != row.size:
+            return f"it has {reading.hashed} of {row.size} bytes"
+        return "" if hmac.compare_digest(digest.hexdigest(), row.sha256) else "its bytes are not what they were"
+
+    # -- rows and files ------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """What nobody finishes goes, and files of nobody; rows whose content is missing say so."""
+        await self._drop_unfinished()
+        await self._drop_unknown()
+        await self._mark_missing()
+
+    async def _drop_unfinished(self) -> None:
+        uploads, content = self._artifacts.uploads, self._artifacts.content
+        now = self._clock.wall()
+        for coming in list(uploads.coming.values()):
+            if now - max(coming.touched, coming.upload.begun_at) > UNFINISHED_FOR and not coming.lock.locked():
+                log.info("an upload of %s for run %s was never finished", coming.upload.name, coming.upload.run_id)
+                async with coming.lock:
+                    if coming.upload.upload in uploads.coming:
+                        await self._artifacts.drop(coming)
+        for name in await uploads.in_thread(content.parts):
+            if name not in uploads.coming:
+                await uploads.in_thread(content.part(name).remove)
+
+    async def _drop_unknown(self) -> None:
+        artifacts = self._artifacts
+        known = {sha256 for sha256, *_ in await self._reader.contents()}
+        old = time.time() - UNKNOWN_FOR  # a file's own times are the system's
+        found = await artifacts.uploads.in_thread(lambda: list(artifacts.content.contents()))
+        await artifacts.collect([name for name, touched in found if name not in known and touched < old])
+
+    async def _mark_missing(self) -> None:
+        for sha256, size, whole in await self._reader.contents():
+            if whole and not await self._has(sha256, size):
+                await self._miss(sha256, size)
+
+    async def _miss(self, sha256: str, size: int) -> None:
+        async with self._artifacts.placing:  # it may have been deleted, or have come again, since
+            if not await self._has(sha256, size):
+                await self._artifacts.damaged(sha256, "its content is missing, or cut off")
+
+    async def _has(self, sha256: str, size: int) -> bool:
+        return await self._artifacts.uploads.in_thread(lambda: self._artifacts.content.has(sha256, size))

@@ -1,0 +1,355 @@
+"""The artifact store: what is asked for is refused before a byte is sent, and nothing is listed that is not whole.
+
+In this order an upload becomes an artifact: all its bytes are hashed, its file gets its content's name, a transaction
+that looks at the lease once more makes the row. Content and rows change under one lock, so that nothing is taken away
+between being found and being counted on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from typing import BinaryIO
+
+from msgspec.structs import replace
+
+from relaytui.commander.model.artifacts import MAX_ROWS, MAX_UNFINISHED, Room, Upload, gives_way, in_words, refuse
+from relaytui.commander.model.lease import LeaseState
+from relaytui.commander.services import endings
+from relaytui.commander.services.board import Board
+from relaytui.commander.services.leases import Leases
+from relaytui.commander.services.orders import unknown_run
+from relaytui.commander.services.uploads import Coming, UploadRefused, Uploads, lease_lost, not_holder, store_failed
+from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store import artifacts as store
+from relaytui.commander.store import attempts, history, runs
+from relaytui.commander.store.content import Content
+from relaytui.commander.store.reader import Reader
+from relaytui.commander.store.writer import Tx, Writer
+from relaytui.wire.artifacts import ArtifactRow, Began, BeginUpload
+from relaytui.wire.clock import Clock
+from relaytui.wire.errors import RelayError
+from relaytui.wire.proof import token_hash
+
+
+class ArtifactStore:
+    def __init__(
+        self,
+        settings: CommanderSettings,
+        relay: Writer,
+        reader: Reader,
+        leases: Leases,
+        board: Board,
+        clock: Clock,
+    ) -> None:
+        self._relay = relay
+        self._reader = reader
+        self._leases = leases
+        self._board = board
+        self._clock = clock
+        self.quota = settings.artifact_quota
+        self._run_quota = settings.artifact_run_quota
+        self._reserve = settings.artifact_reserve
+        self._keep = settings.artifact_keep_last_n
+        self.content = Content(settings.state)
+        self.uploads = Uploads(self.content, leases, board, clock, self._reserve)
+        self.placing = asyncio.Lock()
+
+    def load_in(self, tx: Tx) -> None:
+        for upload in store.uploads(tx):
+            self.uploads.add(upload)
+
+    def close(self) -> None:
+        self.uploads.close()
+
+    # -- uploads -------------------------------------------------------------------------------------------------
+
+    async def begin(self, ask: BeginUpload, operator: str | None) -> Began:
+        """`operator`: who it is, where it is one; else the token in `ask` has to be the live holder's.
+
+        RelayError 404 (no such run), 403 and 409 (not the live holder), 507 (`quota`, `store_full`, `too_many`).
+        """
+        hashed = b""
+        if operator is None:
+            if ask.token is None:
+                raise RelayError("bad_field", "token is missing", "a pod shows the lease's token", status=422)
+            hashed = token_hash(ask.token)
+        uploads, content = self.uploads, self.content
+        async with self.placing:
+            there = await uploads.in_thread(lambda: content.has(ask.sha256, ask.size))
+            try:
+                await uploads.in_thread(content.prepare)
+                free = await uploads.in_thread(content.free)
+            except OSError as error:
+                raise store_failed(error) from None
+            free -= self._reserve + sum(coming.left for coming in uploads.coming.values())
+            room = Room(self.quota, self._run_quota, free)
+            begun, gone, unused = await self._relay.run(
+                lambda tx: self._begin_in(tx, ask, operator, hashed, room, there=there)
+            )
+            await self._drop(gone)
+            await self._collect(unused)
+            if isinstance(begun, ArtifactRow):
+                return Began(stored=True, artifact=begun)
+            coming = uploads.add(begun)
+        async with uploads.turn(coming):
+            return Began(upload=begun.upload, offset=await self._offset(coming))
+
+    def _begin_in(
+        self, tx: Tx, ask: BeginUpload, operator: str | None, hashed: bytes, room: Room, *, there: bool
+    ) -> tuple[ArtifactRow | Upload, list[str], list[str]]:
+        """What there is of it; uploads that it took the place of; contents that no row has any more."""
+        at, pod = self._clock.wall(), operator is None
+        run = runs.get(tx, ask.run_id)
+        if run is None:
+            raise unknown_run(ask.run_id)
+        by = self._holder_in(tx, ask.run_id, ask.epoch, hashed) if operator is None else operator
+        upload = Upload(
+            secrets.token_hex(16), ask.run_id, ask.kind, ask.name, ask.sha256, ask.size, at, by, pod,
+            ask.epoch if pod else run.epoch, ask.step, ask.manifest_sha256, ask.final,
+        )  # fmt: skip
+        begun = store.begun(tx, ask.run_id, ask.kind, ask.name, ask.sha256, pod)
+        if there and not any(row.damaged for row in store.of_content(tx, ask.sha256)):
+            gone = list[str]()
+            if begun is not None:
+                store.drop_upload(tx, begun.upload)
+                gone.append(begun.upload)
+            if store.same(tx, ask.run_id, ask.kind, ask.name, ask.sha256) is None:
+                gone += self._refuse_more(tx, upload, here(room, ask.size))
+            row, unused = self._add_in(tx, upload, at, "its bytes were here already")
+            return row, gone, unused
+        if begun is not None:
+            if begun.size != ask.size:
+                raise RelayError(
+                    "bad_field", f"size: begun with {begun.size} bytes", "one sha256, one size", status=422
+                )
+            return store.save_upload(tx, replace(upload, upload=begun.upload)), [], []
+        gone = self._refuse_more(tx, upload, room)
+        return store.save_upload(tx, upload), gone, []
+
+    def _refuse_more(self, tx: Tx, upload: Upload, room: Room) -> list[str]:
+        """RelayError where there is no room for it. Uploads that were dropped for it: nobody goes on with those that a
+        lease before this one began."""
+        run_id, gone = upload.run_id, list[str]()
+        if store.count(tx, run_id) >= MAX_ROWS:
+            message = f"run {run_id} has {MAX_ROWS} artifacts here"
+            raise RelayError("too_many", message, "delete some: `relay-tui artifacts delete`", status=507)
+        unfinished = store.uploads_of(tx, run_id)
+        stale = [one for one in unfinished if one.pod and one.epoch < upload.epoch]
+        while True:
+            refused = refuse(run_id, upload.size, store.used(tx), store.used(tx, run_id), room)
+            if refused is None and len(unfinished) - len(gone) < MAX_UNFINISHED:
+                return gone
+            if not stale:
+                raise refused or RelayError(
+                    "too_many", f"run {run_id} has {MAX_UNFINISHED} uploads on their way", "finish one first, or give "
+                    "it up", status=507,
+                )  # fmt: skip
+            victim = stale.pop(0)
+            store.drop_upload(tx, victim.upload)
+            gone.append(victim.upload)
+
+    async def offset(self, upload_id: str) -> int:
+        """Up to where it came. RelayError 404, 409 where its lease is over."""
+        coming = self.uploads.get(upload_id)
+        async with self.uploads.turn(coming):
+            return await self._offset(coming)
+
+    async def _offset(self, coming: Coming) -> int:
+        try:
+            return await self.uploads.offset(coming)
+        except OSError as error:
+            raise store_failed(error) from None
+
+    async def finish(self, upload_id: str) -> ArtifactRow:
+        """Once all bytes are there. Asked again after its answer was lost, the same row.
+
+        UploadRefused `incomplete` (409), `wrong_hash` (422: the upload is gone then). RelayError as `begin`.
+        """
+        if upload_id not in self.uploads.coming:
+            done = await self._relay.run(lambda tx: store.of_upload(tx, upload_id))
+            if done is not None:
+                return done
+        coming = self.uploads.get(upload_id)
+        try:
+            async with self.uploads.turn(coming):
+                return await self._finish(coming)
+        except OSError as error:
+            raise store_failed(error) from None
+
+    async def _finish(self, coming: Coming) -> ArtifactRow:
+        upload, part, in_thread = coming.upload, coming.part, self.uploads.in_thread
+        at = await self.uploads.offset(coming)
+        if at != upload.size:
+            message = f"{at} of {upload.size} bytes are here"
+            raise UploadRefused("incomplete", message, "send the rest first", 409, at)
+        if await in_thread(part.path.exists):
+            while await in_thread(part.hash_more):
+                pass
+            if not hmac.compare_digest(part.digest(), upload.sha256):
+                await self.drop(coming)
+                hint = "did the file change meanwhile? Begin again"
+                raise UploadRefused("wrong_hash", f"what came is not {upload.sha256[:16]}…", hint, 422, 0)
+        elif upload.size == 0 and not await in_thread(lambda: self.content.has(upload.sha256, 0)):
+            await in_thread(lambda: part.write(b""))
+            return await self._finish(coming)
+        async with self.placing:
+            self.uploads.live(upload)
+            if await in_thread(part.path.exists):
+                await in_thread(lambda: self.content.place(part, upload.sha256))
+            try:
+                row, unused = await self._relay.run(lambda tx: self._finish_in(tx, upload))
+            except RelayError as error:
+                if error.code == "lease_lost":
+                    await self._collect([upload.sha256])
+                raise
+            await self._drop([upload.upload])
+            await self._collect(unused)
+        return row
+
+    def _finish_in(self, tx: Tx, upload: Upload) -> tuple[ArtifactRow, list[str]]:
+        at = self._clock.wall()
+        if upload.pod:
+            self._holder_in(tx, upload.run_id, upload.epoch, None)
+        store.found_whole(tx, upload.sha256, at)
+        store.drop_upload(tx, upload.upload)
+        return self._add_in(tx, upload, at, in_words(upload.size))
+
+    def _add_in(self, tx: Tx, upload: Upload, at: float, words: str) -> tuple[ArtifactRow, list[str]]:
+        """The row, and contents that no row has any more since those beyond the newest few gave way."""
+        known = store.same(tx, upload.run_id, upload.kind, upload.name, upload.sha256)
+        if known is not None:
+            return store.make_final(tx, known) if upload.final and not known.final else known, []
+        row = store.add(
+            tx,
+            ArtifactRow(
+                0, upload.run_id, upload.kind, upload.name, upload.sha256, upload.size, at, upload.by, upload.epoch,
+                upload.step, upload.manifest_sha256, upload.final, at,
+            ),
+            upload.upload,
+        )  # fmt: skip
+        self._say(tx, "artifact.stored", upload.by, f"{row.kind} {row.name}: {words}", row)
+        gone = gives_way(store.rivals(tx, row), self._keep)
+        for old in gone:
+            message = f"{old.kind} {old.name} gives way: the newest {self._keep} are kept"
+            self._remove_in(tx, old, endings.COMMANDER, message)
+        return row, [old.sha256 for old in gone]
+
+    async def give_up(self, upload_id: str) -> None:
+        coming = self.uploads.get(upload_id)
+        async with self.uploads.turn(coming):
+            await self.drop(coming)
+
+    async def drop(self, coming: Coming) -> None:
+        """An upload that nobody goes on with. Its lock is held."""
+        await self._relay.run(lambda tx: store.drop_upload(tx, coming.upload.upload))
+        await self._drop([coming.upload.upload])
+
+    async def _drop(self, gone: list[str]) -> None:
+        """Uploads whose rows are gone."""
+        for upload_id in gone:
+            coming = self.uploads.coming.pop(upload_id, None)
+            if coming is not None:
+                await self.uploads.in_thread(coming.part.remove)
+
+    def _holder_in(self, tx: Tx, run_id: str, epoch: int, hashed: bytes | None) -> str:
+        """The worker that holds the live lease; RelayError 409, or 403 where the token is another."""
+        run, lease, attempt = runs.get(tx, run_id), runs.get_lease(tx, run_id), attempts.get(tx, run_id, epoch)
+        if attempt is not None and hashed is not None and not hmac.compare_digest(attempt.token_hash, hashed):
+            raise not_holder()
+        live = run is not None and lease is not None and run.epoch == epoch == lease.epoch
+        if not live or lease is None or lease.state is not LeaseState.HELD or self._leases.has_run_out(lease):
+            raise lease_lost(run_id, epoch)
+        return lease.worker
+
+    # -- what is stored ------------------------------------------------------------------------------------------
+
+    async def rows(self, run_id: str | None) -> list[ArtifactRow]:
+        """Oldest first, the newest 5,000."""
+        return (await self._reader.artifacts(run_id))[::-1]
+
+    async def used(self) -> int:
+        """Bytes of all runs, content that is shared counted once, and those that uploads have announced."""
+        return await self._relay.run(store.used)
+
+    async def row(self, artifact: int) -> ArtifactRow:
+        """RelayError 404."""
+        row = await self._relay.run(lambda tx: store.get(tx, artifact))
+        if row is None:
+            raise unknown_artifact(artifact)
+        return row
+
+    async def open(self, row: ArtifactRow) -> BinaryIO:
+        """Its bytes; what is deleted meanwhile can still be read to its end. RelayError 409 `damaged`."""
+        if row.damaged:
+            where = self.content.path(row.sha256)
+            hint = f"what is left of it, if anything, is {where} where the commander runs; upload it again to mend it"
+            raise RelayError("damaged", f"artifact {row.id} ({row.name}) is damaged: {row.damaged}", hint, status=409)
+        try:
+            return await self.uploads.in_thread(lambda: self.content.open(row.sha256))
+        except OSError as error:
+            raise store_failed(error) from None
+
+    async def delete(self, artifact: int, by: str, why: str) -> ArtifactRow:
+        """RelayError 404."""
+
+        def unit(tx: Tx) -> ArtifactRow:
+            row = store.get(tx, artifact)
+            if row is None:
+                raise unknown_artifact(artifact)
+            self._remove_in(tx, row, by, why or f"{row.kind} {row.name} deleted by {by}")
+            return row
+
+        async with self.placing:
+            row = await self._relay.run(unit)
+            await self._collect([row.sha256])
+        return row
+
+    def _remove_in(self, tx: Tx, row: ArtifactRow, by: str, message: str) -> None:
+        store.remove(tx, row)
+        self._say(tx, "artifact.deleted", by, message, row)
+
+    async def damaged(self, sha256: str, why: str) -> None:
+        """All rows of that content say so from now on, and the history of their runs does."""
+
+        def unit(tx: Tx) -> None:
+            for row in store.found_damaged(tx, sha256, why):
+                self._say(tx, "artifact.damaged", endings.COMMANDER, f"{row.kind} {row.name}: {why}", row)
+
+        await self._relay.run(unit)
+
+    async def whole(self, sha256: str) -> None:
+        at = self._clock.wall()
+        await self._relay.run(lambda tx: store.found_whole(tx, sha256, at))
+
+    async def _collect(self, contents: list[str]) -> None:
+        """Those that no row has. `placing` is held."""
+        for sha256 in dict.fromkeys(contents):
+            if not await self._relay.run(lambda tx, name=sha256: store.of_content(tx, name)):  # type: ignore[misc]
+                await self.uploads.in_thread(lambda name=sha256: self.content.remove(name))  # type: ignore[misc]
+
+    async def collect(self, contents: list[str]) -> None:
+        async with self.placing:
+            await self._collect(contents)
+
+    def _say(self, tx: Tx, kind: str, by: str, message: str, row: ArtifactRow) -> None:
+        data = {
+            "id": str(row.id),
+            "kind": str(row.kind),
+            "name": row.name,
+            "bytes": str(row.size),
+            "sha256": row.sha256,
+        }
+        if row.step is not None:
+            data["step"] = str(row.step)
+        history.add_event(tx, self._clock.wall(), kind, by, message, row.run_id, row.epoch, data)
+
+
+def here(room: Room, size: int) -> Room:
+    """What is there already takes no room on the disk."""
+    return Room(room.quota, room.run_quota, max(room.free, size))
+
+
+def unknown_artifact(artifact: int) -> RelayError:
+    return RelayError("unknown_artifact", f"no artifact {artifact}", "see `relay-tui artifacts list`", status=404)
