@@ -108,7 +108,7 @@ class Source:
                 on_wait(error, attempt)
                 pause = self._rng.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**failed))
                 pause = pause if error.wait is None else error.wait
-                say(f"the Hub: {error.words}; trying again in {pause:.0f} s")
+                say(f"the Hub: {error.words}; trying again in {pause:.1f} s")
             await unless_stopped(self._stop, asyncio.sleep(pause))
 
 

@@ -1,0 +1,85 @@
+"""A pod is lost with its volume: another one, with an empty disk, goes on from the Hub to the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from agent_rig import LAUNCHERS, Rig, eventually
+from hub_sync_kit import Calls, send_job
+from msgspec.structs import replace
+
+from relay_agent.hub.protocol import Check, Checked, Sent, Where
+from relay_agent.volume.volume import RunFolder
+from tests.hub import Fault, RemoteHub, hub_process
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHub]:
+    with hub_process(tmp_path_factory.mktemp("hub") / "files") as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The weights of a run that nobody disturbs."""
+    root = tmp_path_factory.mktemp("whole")
+    env = {"PATH": os.environ["PATH"], "RELAY_OUTPUT_DIR": str(root), "RELAY_CKPT_STAGING_ROOT": str(root / "ckpt")}
+    command = [sys.executable, str(LAUNCHERS / "char_lm.py"), "--steps", str(STEPS), "--save-every", "7"]
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    return (root / "final.bin").read_bytes()
+
+
+def trainer(*flags: str) -> str:
+    words = " ".join(flags)
+    return f"exec python3 {LAUNCHERS}/char_lm.py --mode sft --steps {STEPS} --save-every 7 {words}"
+
+
+def push(hub: RemoteHub, rig: Rig, name: str, repo: str) -> None:
+    """As a sync does it."""
+
+    async def work() -> None:
+        there, calls = Where(repo, hub.token, hub.url), Calls(rig.root / "cache")
+        await calls(Check(there, rig.run_id), Checked)
+        job = send_job(there, RunFolder(rig.folder), name)
+        await calls(replace(job, run_id=rig.run_id), Sent)
+
+    asyncio.run(work())
+
+
+def test_it_goes_on_from_the_hub_and_ends_with_the_same_weights(
+    hub: RemoteHub,
+    rig: Rig,
+    uninterrupted: bytes,
+) -> None:
+    repo = f"relay/{rig.run_id}"
+    first = rig.agent(trainer("--step-seconds 0.1"), "pod-a")
+    eventually(lambda: rig.run()["newest_step"] >= 14, "two checkpoints that the commander knows")
+    first.process.kill()
+    first.wait()
+    eventually(lambda: rig.run()["status"] in ("lost", "queued"), "the lease of the pod that is gone runs out")
+    newest = rig.run()
+    push(hub, rig, newest["newest_checkpoint"], repo)
+    shutil.rmtree(rig.volume)
+    rig.volume.mkdir()
+
+    on_the_hub = {"HF_REPO": "relay/{run_id}", "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url}
+    hub.fault(Fault.says("refs", 503), Fault("resolve", at="done", after=5000, cut=True, match="weights.bin"))
+    second = rig.agent(trainer(), "pod-b", **on_the_hub)
+    assert second.wait() == 0, second.says()
+    row = rig.run()
+    assert (row["status"], row["step"]) == ("completed", STEPS)
+    assert f"from {newest['newest_checkpoint']} at step {newest['newest_step']}" in second.says().replace(
+        "resuming ", ""
+    )
+    assert (rig.folder / "out" / f"e{row['epoch']:08d}" / "final.bin").read_bytes() == uninterrupted
+    event = next(each for each in rig.events() if each["event"] == "restore.hub")
+    assert (event["repo"], event["tag"]) == (repo, f"step-{newest['newest_step']}")
+    assert "restore.hub" in rig.kinds()
