@@ -13,8 +13,9 @@ In a test, in its own loop::
         hub.stored_bytes("relay/run-1"), hub.files("relay/run-1", "step-5"), hub.requests, hub.asked("commit")
 
 The client takes the LFS path, in which bytes come here, only with HF_HUB_DISABLE_XET=1 set before huggingface_hub is
-imported: `client_env(hub.url)` is the environment of a process that has it, and `run_client(…)` starts such a one. In
-the test's own process `HfApi(endpoint=hub.url, token=hub.token)` does for all but uploads (it blocks: in a thread).
+imported: `client_env(hub.url)` is the environment of a process that has it, `run_client(…)` starts such a one, and
+`RealClient` one for many scripts. In the test's own process `HfApi(endpoint=hub.url, token=hub.token)` does for all but
+uploads (it blocks: in a thread).
 
 As a process of its own, with real agents and in the bench: `with hub_process(folder) as hub` (which is
 `python -m tests.hub --port 0 --folder F`; it prints its URL as a line of JSON), and then the same words, `hub.url`,
@@ -29,7 +30,7 @@ What is where: `server.py` the hub, its knobs and questions; `serving.py` how on
 `tokens.py`; `judge.py` whether every tag is whole; `client.py`, `remote.py` the other process, on either side.
 """
 
-from tests.hub.client import client_env, run_client
+from tests.hub.client import ClientError, RealClient, client_env, run_client
 from tests.hub.faults import QUOTA, STORAGE_PATTERN, Fault, FaultPlan
 from tests.hub.judge import Finding
 from tests.hub.remote import RemoteHub, hub_process
@@ -41,9 +42,11 @@ __all__ = [
     "QUOTA",
     "ROUTES",
     "STORAGE_PATTERN",
+    "ClientError",
     "Fault",
     "FaultPlan",
     "Finding",
+    "RealClient",
     "Recorded",
     "RemoteHub",
     "TestHub",

@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["client_env", "run_client"]
+__all__ = ["ClientError", "RealClient", "client_env", "run_client"]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PRELUDE = """
-import json, os, sys
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, snapshot_download
-from huggingface_hub.errors import *
-api = HfApi(endpoint=os.environ["HF_ENDPOINT"], token=os.environ["HF_TOKEN"])
-say = lambda value: print("SAID " + json.dumps(value, default=str), flush=True)
-"""
+CHILD = Path(__file__).with_name("real_client.py")
+TIMEOUT = 20.0
+"""Seconds that the client waits for the hub in one request."""
 
 
 class Reachable(Protocol):
     url: str
     token: str
+
+
+class ClientError(Exception):
+    """What the script raised there."""
+
+    def __init__(self, failed: dict[str, Any], said: list[Any], waits: list[float]) -> None:
+        super().__init__(f"{failed['kinds'][0]}: {failed['text']}\n{failed['trace']}")
+        self.kinds: list[str] = failed["kinds"]  # its class and those that it is derived from
+        self.text: str = failed["text"]
+        self.status: int | None = failed["status"]  # of the hub's answer, if that was the reason
+        self.cause: dict[str, Any] | None = failed["cause"]  # the same of what it came from
+        self.said = said
+        self.waits = waits
 
 
 def client_env(url: str, token: str = "hf_write", *, xet: bool = False, home: Path | None = None) -> dict[str, str]:
@@ -36,24 +47,83 @@ def client_env(url: str, token: str = "hf_write", *, xet: bool = False, home: Pa
     return env
 
 
+class RealClient:
+    """One process with huggingface_hub, for many scripts: `with RealClient() as client: await client(hub, "…")`
+
+    A script has `api` (an HfApi for that hub), `Add`, `Delete`, `Copy` (operations of a commit) and `args`; what is to be
+    known it says with `say(value)`. `patient`: it waits between its retries; else it only notes how long it would.
+    """
+
+    def __init__(self, *, xet: bool = False, home: Path | None = None, patient: bool = False):
+        self._env = client_env("http://127.0.0.1:9", "hf_none", xet=xet, home=home)
+        self._env["CLIENT_WAITS"] = str(int(patient))
+        self._turn = threading.Lock()
+        self.waits: list[float] = []
+        """Seconds between the retries of the last script."""
+
+    def __enter__(self) -> RealClient:
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", str(CHILD)], env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+        for pipe in (self._child.stdin, self._child.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait()
+
+    async def __call__(
+        self, hub: Reachable, script: str, *args: Any, token: str | None = None, timeout: float = TIMEOUT,
+        deadline: float = 60.0,
+    ) -> list[Any]:  # fmt: skip
+        """What the script said; ClientError with what it raised; ConnectionError where the process is gone.
+
+        `timeout`: seconds that one request of the client's may wait. `deadline`: for the whole script.
+        """
+        return await asyncio.to_thread(self.run, hub, script, *args, token=token, timeout=timeout, deadline=deadline)
+
+    def run(
+        self, hub: Reachable, script: str, *args: Any, token: str | None = None, timeout: float = TIMEOUT,
+        deadline: float = 60.0,
+    ) -> list[Any]:  # fmt: skip
+        asked = {"url": hub.url, "token": token if token is not None else hub.token, "script": script, "args": args}
+        asked["timeout"] = timeout
+        stdin, stdout = self._child.stdin, self._child.stdout
+        assert stdin is not None
+        assert stdout is not None
+        late = threading.Timer(deadline, self._child.kill)
+        with self._turn:
+            late.start()
+            try:
+                stdin.write(json.dumps(asked).encode() + b"\n")
+                stdin.flush()
+                line = stdout.readline()
+            finally:
+                late.cancel()
+                late.join()
+        if not line:
+            raise ConnectionError("the client's process is gone")
+        answer = json.loads(line)
+        self.waits = answer["waits"]
+        if failed := answer.get("failed"):
+            raise ClientError(failed, answer["said"], answer["waits"])
+        return list(answer["said"])
+
+
 async def run_client(
-    hub: Reachable, script: str, *args: str, token: str | None = None, xet: bool = False, home: Path | None = None,
+    hub: Reachable,
+    script: str,
+    *args: Any,
+    token: str | None = None,
+    xet: bool = False,
+    home: Path | None = None,
     deadline: float = 60.0,
-) -> list[Any]:  # fmt: skip
-    """What `script` said with `say(value)`; it has `api`, an HfApi, and `sys.argv[1:]`. AssertionError if it fails."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PRELUDE + script, *args, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=client_env(hub.url, token or hub.token, xet=xet, home=home),
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(deadline):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, (
-        f"the client ended with {process.returncode}:\n{err.decode(errors='replace')[-4000:]}"
-    )
-    lines = out.decode().splitlines()
-    return [json.loads(line.removeprefix("SAID ")) for line in lines if line.startswith("SAID ")]
+) -> list[Any]:
+    """One script in a process of its own, which waits between its retries; the rest as `RealClient` has it."""
+    with RealClient(xet=xet, home=home, patient=True) as client:
+        return await client(hub, script, *args, token=token, deadline=deadline)

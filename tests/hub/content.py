@@ -43,6 +43,10 @@ class Content:
         """Bytes of all objects."""
         return sum(path.stat().st_size for path in self.paths())
 
+    def unfinished(self) -> list[Path]:
+        """Bodies and parts that are on their way in, or were left behind."""
+        return list(self._incoming.iterdir())
+
     def receive(self) -> Incoming:
         return Incoming(self, self._incoming / uuid.uuid4().hex)
 

@@ -23,7 +23,7 @@ class Fault:
     """One thing that goes wrong with a request, as plain data.
 
     `route` names it (`Hub.ROUTES`; "*" is any), `match` is a part of its path. It strikes the requests after the first
-    `skip`, `times` of them (None: for ever).
+    `skip`, `times` of them (None: for ever); of several that could, the one that was scripted first.
 
     `at` is the moment: "before" any of its body is read; when its body was "read" (or `after` bytes of it), and nothing
     done; when it is "done", and the answer is not sent (or only `after` bytes of its body).
@@ -48,6 +48,16 @@ class Fault:
     times: int | None = 1
     skip: int = 0
     match: str = ""
+
+    def __post_init__(self) -> None:
+        if self.at not in (BEFORE, READ, DONE):
+            raise ValueError(f"a fault strikes {BEFORE}, {READ} or {DONE}, not {self.at!r}")
+        if self.hang + self.cut + (self.status is not None) > 1:
+            raise ValueError("a fault ends a request in one way: status, hang or cut")
+        if (self.at == READ or self.after is not None) and not self.ends:
+            raise ValueError("a fault that strikes there ends the request: status, hang or cut")
+        if self.after is not None and (self.at == BEFORE or (self.at == DONE and self.status is not None)):
+            raise ValueError("`after` is of a body that was read, or of an answer that breaks off")
 
     @property
     def ends(self) -> bool:
@@ -185,13 +195,17 @@ class Faults:
     def next(self, route: str, path: str) -> Fault | None:
         number = self._seen[route]
         self._seen[route] += 1
+        strikes: Fault | None = None
         for fault, count in list(self._waiting):
             if fault.route not in ("*", route) or fault.match not in path:
                 continue
             count["seen"] += 1
-            if count["seen"] <= fault.skip:
+            if strikes is not None or count["seen"] <= fault.skip:
                 continue
-            if fault.times is not None and count["seen"] - fault.skip >= fault.times:
+            strikes = fault
+            count["struck"] += 1
+            if count["struck"] == fault.times:
                 self._waiting.remove((fault, count))
-            return fault
+        if strikes is not None:
+            return strikes
         return self.plan.fate(route, number) if self.plan is not None else None

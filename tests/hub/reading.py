@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -12,7 +11,7 @@ from aiohttp import web
 from tests.hub.commits import stored_rows
 from tests.hub.faults import DONE
 from tests.hub.repos import REPO, iso
-from tests.hub.serving import Route, answer, cut, fault_of
+from tests.hub.serving import Route, answer, cut, fault_of, pace, record_of, sent
 from tests.hub.store import Commit, Entry, HubError, Repo, no_such_entry
 
 if TYPE_CHECKING:
@@ -122,6 +121,7 @@ class Stored(web.FileResponse):
     """An object from disk, with Range, by sendfile; its ETag is its name and not when it was written."""
 
     name = ""
+    begun = False
 
     @property
     def etag(self) -> Any:
@@ -132,8 +132,11 @@ class Stored(web.FileResponse):
         self.headers["ETag"] = f'"{self.name}"'
 
     async def prepare(self, request: Any) -> Any:
-        """Once: the server asks again for what was sent already."""
-        return None if self._eof_sent else await super().prepare(request)
+        """Once: aiohttp calls it again after `serve` has, which waits until all is sent."""
+        if self.begun:
+            return None
+        self.begun = True
+        return await super().prepare(request)
 
 
 async def resolve(hub: TestHub, request: web.Request) -> web.StreamResponse:
@@ -186,12 +189,12 @@ async def _trickle(
             at += len(data)
             await response.write(data)
             if fault.rate:
-                await asyncio.sleep(len(data) / fault.rate)
+                await pace(request, len(data) / fault.rate)
+    record_of(request).sent, record_of(request).status = at - start, response.status
     if at < stop:
+        await sent(request)
         if fault.hang:
             await hub.until_closed(None, request)
-        else:
-            await asyncio.sleep(0)  # what was written goes out first
         cut(request)
         return response
     await response.write_eof()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
-from aiohttp import web
+from aiohttp import ClientError, web
 
 from tests.hub.faults import BEFORE, DONE, READ, Fault
 from tests.hub.store import HubError
@@ -18,7 +18,21 @@ from tests.hub.store import HubError
 if TYPE_CHECKING:
     from tests.hub.server import TestHub
 
-__all__ = ["Handler", "Recorded", "Route", "answer", "body", "chunks", "fault_of", "json_body", "serve"]
+__all__ = [
+    "Handler",
+    "Recorded",
+    "Route",
+    "answer",
+    "body",
+    "chunks",
+    "cut",
+    "fault_of",
+    "json_body",
+    "pace",
+    "record_of",
+    "sent",
+    "serve",
+]
 
 Handler = Callable[["TestHub", web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,6 +52,7 @@ class Recorded:
     route: str
     method: str
     path: str  # with its query
+    range: str | None  # of the file that was asked for
     repo: str | None
     user: str | None = None
     status: int | None = None  # None: no answer was sent
@@ -88,8 +103,15 @@ async def chunks(request: web.Request) -> AsyncIterator[bytes]:
     async for chunk in request.content.iter_any():
         record.received += len(chunk)
         if fault is not None and fault.rate:
-            await asyncio.sleep(len(chunk) / fault.rate)
+            await pace(request, len(chunk) / fault.rate)
         yield chunk
+
+
+async def pace(request: web.Request, seconds: float) -> None:
+    """That time, or less where the client goes away."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and request.transport is not None:
+        await asyncio.sleep(min(0.05, left))
 
 
 async def body(request: web.Request, limit: int = 256 << 20) -> bytes:
@@ -115,6 +137,7 @@ async def serve(hub: TestHub, route: Route, request: web.Request) -> web.StreamR
     owner, name = request.match_info.get("owner"), request.match_info.get("name")
     record = Recorded(
         number=len(hub.requests) + 1, route=route.name, method=request.method, path=request.raw_path,
+        range=request.headers.get("Range"),
         repo=f"{owner}/{name}" if owner else None, oid=request.match_info.get("oid"), began=time.monotonic(),
     )  # fmt: skip
     hub.requests.append(record)
@@ -129,8 +152,10 @@ async def serve(hub: TestHub, route: Route, request: web.Request) -> web.StreamR
             await response.prepare(request)
         record.status = response.status
         if request.method != "HEAD":
-            record.sent = response.content_length or 0
+            record.sent = record.sent or response.content_length or 0
         return response
+    except (ConnectionError, ClientError):
+        return web.Response()  # the client went away
     finally:
         record.seconds = time.monotonic() - record.began
         hub.changed()
@@ -157,7 +182,22 @@ async def _serve(hub: TestHub, route: Route, request: web.Request, fault: Fault 
     if fault.ends and fault.after is None:
         return await _strike(hub, request, fault)
     await _passing(hub, request, fault)
+    if fault.after is not None and isinstance(response, web.Response):
+        await _begin(request, response, fault.after)
+        return await _strike(hub, request, fault)
     return response
+
+
+async def _begin(request: web.Request, response: web.Response, count: int) -> None:
+    """Only the first `count` bytes of the answer's body."""
+    whole = response.body if isinstance(response.body, bytes) else b""
+    begun = web.StreamResponse(status=response.status, headers=response.headers)
+    begun.content_length = len(whole)
+    await begun.prepare(request)
+    await begun.write(whole[:count])
+    await sent(request)
+    record_of(request).sent = min(count, len(whole))
+    record_of(request).status = response.status
 
 
 async def _passing(hub: TestHub, request: web.Request, fault: Fault) -> None:
@@ -170,7 +210,8 @@ async def _passing(hub: TestHub, request: web.Request, fault: Fault) -> None:
 
 
 async def _strike(hub: TestHub, request: web.Request, fault: Fault) -> web.StreamResponse | None:
-    await _passing(hub, request, fault)
+    if fault.after is None or fault.at != DONE:
+        await _passing(hub, request, fault)
     if fault.hang:
         await hub.until_closed(None, request)
     if fault.hang or fault.cut:
@@ -178,6 +219,13 @@ async def _strike(hub: TestHub, request: web.Request, fault: Fault) -> web.Strea
         return None
     assert fault.status is not None
     return error(HubError(fault.status, fault.error, fault.code), fault.headers)
+
+
+async def sent(request: web.Request) -> None:
+    """Until what was written has left this process, or the client is gone."""
+    transport = request.transport
+    while transport is not None and not transport.is_closing() and transport.get_write_buffer_size():
+        await asyncio.sleep(0.001)
 
 
 def cut(request: web.Request) -> None:
