@@ -11,6 +11,7 @@ on. Try:
   mock_trainer.py --crash-at 12 --crash-once /tmp/x --last-words 'CUDA out of memory'     the same once, and why
   mock_trainer.py --hang-at 5 --ignore-sigterm                     must be killed
   mock_trainer.py --hang-at 5 --chatter --only-epochs 1            prints, makes no step; the next attempt is well
+  mock_trainer.py --hang-at 12 --hang-in evaluating --hang-until /tmp/x     in its evaluation, until that file is there
   mock_trainer.py --bad-checkpoint symlink --bad-at 10             the checkpoint of step 10 points at /etc
   mock_trainer.py --children 3 --daemons                           leaves processes that escaped its session
   mock_trainer.py --print-bytes 10000000                           ten megabytes of garbage on standard output
@@ -36,6 +37,14 @@ BAD = {
     "fifo": "its data is a FIFO that blocks whoever opens it",
 }
 
+HANGS = {
+    "training": (),
+    "loading": ("Loading checkpoint shards:  12%|#         | 1/8 [00:01<00:07]",),
+    "evaluating": ("***** Running Evaluation *****", "  3%|          | 1/32 [00:01<00:40]"),
+    "saving": ("saving checkpoint to out",),
+}
+"""What it says before it hangs there; in saving it has half a checkpoint, too."""
+
 
 def options() -> argparse.Namespace:
     bad = "\n".join(f"  {kind:<10} {what}" for kind, what in BAD.items())
@@ -56,6 +65,8 @@ def options() -> argparse.Namespace:
     add("--crash-once", metavar="FILE", help="--crash-at only where FILE is not there yet; it is made then")
     add("--last-words", default="", metavar="TEXT", help="what it says on standard error before --crash-at")
     add("--hang-at", type=int, metavar="STEP", help="say and do nothing any more from this step on")
+    add("--hang-in", choices=tuple(HANGS), default="training", help="what it does, and says, when --hang-at comes")
+    add("--hang-until", metavar="FILE", help="it hangs no longer once this file is there")
     add("--chatter", action="store_true", help="print a health check again and again while it hangs")
     add("--last-waits-for", metavar="FILE", help="the last step is made only once this file is there")
     add("--nan-at", type=int, metavar="STEP", help="the loss is nan from this step on")
@@ -151,6 +162,21 @@ def torture(count: int) -> None:
     out.flush()
 
 
+def hang(chosen: argparse.Namespace, step: int, asked: list[int]) -> None:
+    """Until it is told to stop, or --hang-until says so; then it is well for good."""
+    for line in HANGS[chosen.hang_in]:
+        say(line)
+    half = Path(os.environ.get("RELAY_CKPT_STAGING_ROOT") or os.devnull) / f"step_{step}"
+    if chosen.hang_in == "saving" and half.parent.is_dir():
+        half.mkdir(exist_ok=True)
+        (half / "data.bin").write_bytes(b"half of it")
+    while not asked and not (chosen.hang_until and Path(chosen.hang_until).exists()):
+        if chosen.chatter:
+            say("INFO: 127.0.0.1:8265 - GET /health HTTP/1.1 200 OK")
+        time.sleep(0.02)
+    well(chosen)
+
+
 def main() -> int:
     chosen = options()
     if chosen.only_epochs is not None and int(os.environ.get("RELAY_EPOCH") or 1) > chosen.only_epochs:
@@ -181,10 +207,8 @@ def main() -> int:
             if chosen.exit_code < 0:
                 os.kill(os.getpid(), -chosen.exit_code)
             return int(chosen.exit_code)
-        while chosen.hang_at is not None and step >= chosen.hang_at and not asked:
-            if chosen.chatter:
-                say("INFO: 127.0.0.1:8265 - GET /health HTTP/1.1 200 OK")
-            time.sleep(0.02)
+        if chosen.hang_at is not None and step >= chosen.hang_at:
+            hang(chosen, step, asked)
         while chosen.last_waits_for and step == chosen.steps and not asked and not Path(chosen.last_waits_for).exists():
             time.sleep(0.02)
         until = time.monotonic() + chosen.step_seconds

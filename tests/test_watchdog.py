@@ -130,6 +130,25 @@ def test_it_is_said_once_and_again_when_it_moves(trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "phase"),
+    [
+        (["step {step} loss 2.0", "***** Running Evaluation *****", "  3%|▎ | 1/32 [00:01<00:40]"], Phase.EVALUATING),
+        (["{{'loss': 2.0}}", " 20%|██ | {step}/55 [00:12<00:35]", "Saving model checkpoint to out"], Phase.SAVING),
+        (["***** Running Evaluation *****", "{{'eval_loss': 2.0}}", "step {step} loss 2.0", "hello"], Phase.TRAINING),
+        (["{{'eval_loss': 2.0}}", " 20%|██ | {step}/55 [00:12<00:35]", ""], Phase.TRAINING),
+    ],
+)
+def test_what_begins_right_after_a_step_is_the_phase_from_there(
+    trainer: Trainer, lines: list[str], phase: Phase
+) -> None:
+    """Both within one look, as is the rule: whoever evaluates does so at once after a step."""
+    trainer.steps(10)
+    trainer.step = 11
+    trainer.passes(1.0, *(line.format(step=11) for line in lines))
+    assert trainer.watch.phase is phase
+
+
+@pytest.mark.parametrize(
     "line", ["Evaluating:   3%|▎ | 1/32 [00:01<00:40]", "***** Running Evaluation *****", "评估中"]
 )
 def test_an_evaluation_has_a_budget_of_its_own(trainer: Trainer, line: str) -> None:

@@ -125,8 +125,7 @@ class Watch:
             self._step, self._stepped, self._said = seen.step, self._awake, ""
             self._furthest.clear()
             self._counts_on(seen.lines)  # the bar of that very step
-            last = seen.lines[-1] if seen.lines else ""
-            self.phase = self._during = (not tells_a_step(last) and self._named((last,))) or Phase.TRAINING
+            self.phase = self._during = self._named(_after_step(seen.step, seen.lines)) or Phase.TRAINING
             return True
         if seen.saves:
             return self._turn(Phase.SAVING)
@@ -162,3 +161,11 @@ class Watch:
                 self._furthest[total] = count
                 further = True
         return further
+
+
+def _after_step(step: int, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """What was printed after the line that told of it."""
+    for at in reversed(range(len(lines))):
+        if tells_a_step(lines[at]) or any(count == step for _, count in counts_in(lines[at])):
+            return lines[at + 1 :]
+    return lines
