@@ -50,8 +50,8 @@ def client_env(url: str, token: str = "hf_write", *, xet: bool = False, home: Pa
 class RealClient:
     """One process with huggingface_hub, for many scripts: `with RealClient() as client: await client(hub, "…")`
 
-    A script has `api` (an HfApi for that hub), `Add`, `Delete`, `Copy` (operations of a commit) and `args`; what is to be
-    known it says with `say(value)`. `patient`: it waits between its retries; else it only notes how long it would.
+    A script has `api` (an HfApi for that hub), `Add`, `Delete`, `Copy` (operations of a commit) and `args`, and says
+    what is to be known: `say(value)`. `patient`: it waits between its retries; else it only notes how long it would.
     """
 
     def __init__(self, *, xet: bool = False, home: Path | None = None, patient: bool = False):
