@@ -8,7 +8,7 @@ import hmac
 import logging
 import time
 
-from relaytui.commander.services.artifacts import ArtifactStore
+from relaytui.commander.services.artifacts import GONE, ArtifactStore
 from relaytui.commander.store.content import SLICE
 from relaytui.commander.store.reader import Reader
 from relaytui.wire.artifacts import ArtifactRow, Verified
@@ -86,10 +86,10 @@ class Care:
         digest = hashlib.sha256()
         try:
             file = await in_thread(lambda: content.open(row.sha256))
-        except FileNotFoundError:
-            return "its content is missing"
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
+        if file is None:
+            return GONE
         with file:
 
             def more() -> int:
@@ -142,7 +142,7 @@ class Care:
     async def _miss(self, sha256: str, size: int) -> None:
         async with self._artifacts.placing:  # it may have been deleted, or have come again, since
             if not await self._has(sha256, size):
-                await self._artifacts.damaged(sha256, "its content is missing, or cut off")
+                await self._artifacts.damaged(sha256, GONE)
 
     async def _has(self, sha256: str, size: int) -> bool:
         return await self._artifacts.uploads.in_thread(lambda: self._artifacts.content.has(sha256, size))

@@ -32,6 +32,8 @@ from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import token_hash
 
+GONE = "its content is missing, or cut off"
+
 
 class ArtifactStore:
     def __init__(
@@ -184,20 +186,17 @@ class ArtifactStore:
         if at != upload.size:
             message = f"{at} of {upload.size} bytes are here"
             raise UploadRefused("incomplete", message, "send the rest first", 409, at)
-        if await in_thread(part.path.exists):
-            while await in_thread(part.hash_more):
-                pass
-            if not hmac.compare_digest(part.digest(), upload.sha256):
-                await self.drop(coming)
-                hint = "did the file change meanwhile? Begin again"
-                raise UploadRefused("wrong_hash", f"what came is not {upload.sha256[:16]}…", hint, 422, 0)
-        elif upload.size == 0 and not await in_thread(lambda: self.content.has(upload.sha256, 0)):
+        if upload.size == 0:
             await in_thread(lambda: part.write(b""))
-            return await self._finish(coming)
+        while await in_thread(part.hash_more):
+            pass
+        if not hmac.compare_digest(part.digest(), upload.sha256):
+            await self.drop(coming)
+            hint = "did the file change meanwhile? Begin again"
+            raise UploadRefused("wrong_hash", f"what came is not {upload.sha256[:16]}…", hint, 422, 0)
         async with self.placing:
             self.uploads.live(upload)
-            if await in_thread(part.path.exists):
-                await in_thread(lambda: self.content.place(part, upload.sha256))
+            await in_thread(lambda: self.content.place(part, upload.sha256))
             try:
                 row, unused = await self._relay.run(lambda tx: self._finish_in(tx, upload))
             except RelayError as error:
@@ -220,7 +219,7 @@ class ArtifactStore:
         """The row, and contents that no row has any more since those beyond the newest few gave way."""
         known = store.same(tx, upload.run_id, upload.kind, upload.name, upload.sha256)
         if known is not None:
-            return store.make_final(tx, known) if upload.final and not known.final else known, []
+            return store.come_again(tx, known, upload), []
         row = store.add(
             tx,
             ArtifactRow(
@@ -282,14 +281,18 @@ class ArtifactStore:
 
     async def open(self, row: ArtifactRow) -> BinaryIO:
         """Its bytes; what is deleted meanwhile can still be read to its end. RelayError 409 `damaged`."""
-        if row.damaged:
-            where = self.content.path(row.sha256)
-            hint = f"what is left of it, if anything, is {where} where the commander runs; upload it again to mend it"
-            raise RelayError("damaged", f"artifact {row.id} ({row.name}) is damaged: {row.damaged}", hint, status=409)
-        try:
-            return await self.uploads.in_thread(lambda: self.content.open(row.sha256))
-        except OSError as error:
-            raise store_failed(error) from None
+        if not row.damaged:
+            try:
+                file = await self.uploads.in_thread(lambda: self.content.open(row.sha256, row.size))
+            except OSError as error:
+                raise store_failed(error) from None
+            if file is not None:
+                return file
+            await self.damaged(row.sha256, GONE)
+        where = self.content.path(row.sha256)
+        hint = f"what is left of it, if anything, is {where} where the commander runs; upload it again to mend it"
+        message = f"artifact {row.id} ({row.name}) is damaged: {row.damaged or GONE}"
+        raise RelayError("damaged", message, hint, status=409)
 
     async def delete(self, artifact: int, by: str, why: str) -> ArtifactRow:
         """RelayError 404."""

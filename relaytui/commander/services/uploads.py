@@ -135,15 +135,9 @@ class Uploads:
 
     async def offset(self, coming: Coming) -> int:
         """Up to where it is on the disk for good."""
-        found = await self.in_thread(lambda: self._look(coming))
+        found = await self.in_thread(coming.part.look)
         coming.touched = self._clock.wall()
         return found
-
-    def _look(self, coming: Coming) -> int:
-        size, upload = coming.part.look(), coming.upload
-        if size is None and self.content.has(upload.sha256, upload.size):
-            return upload.size  # it was found whole and has its name; only its row is missing
-        return size or 0
 
     async def receive(self, upload_id: str, offset: int, length: int, body: Body) -> int:
         """Takes in a chunk of `length` bytes that begins at `offset`; the offset after it, durable.

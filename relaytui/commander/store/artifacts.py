@@ -85,9 +85,11 @@ def add(tx: Tx, row: ArtifactRow, upload: str | None) -> ArtifactRow:
     return _told(tx, replace(row, id=cursor.lastrowid or 0))
 
 
-def make_final(tx: Tx, row: ArtifactRow) -> ArtifactRow:
-    tx.execute("UPDATE artifacts SET final = 1 WHERE id = ?", (row.id,))
-    return _told(tx, replace(row, final=True))
+def come_again(tx: Tx, row: ArtifactRow, upload: Upload) -> ArtifactRow:
+    """The row of what was uploaded once more."""
+    final = row.final or upload.final
+    tx.execute("UPDATE artifacts SET final = ?, upload = ? WHERE id = ?", (final, upload.upload, row.id))
+    return replace(row, final=final)
 
 
 def remove(tx: Tx, row: ArtifactRow) -> None:

@@ -43,14 +43,14 @@ class Part:
         self._hashed = 0
         self._digest = hashlib.sha256()
 
-    def look(self) -> int | None:
-        """Bytes in the file, all on the disk for good from now on; None where there is no file."""
+    def look(self) -> int:
+        """Bytes in the file, all on the disk for good from now on; 0 where there is none yet."""
         try:
             handle = os.open(self.path, _READ)
         except FileNotFoundError:
             self._forget()
             self.size = self._synced = 0
-            return None
+            return 0
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
@@ -146,20 +146,32 @@ class Content:
         return found.f_bavail * found.f_frsize
 
     def place(self, part: Part, sha256: str) -> None:
-        """What `part` holds was found to be `sha256`: it gets that name, in the place of whatever has it."""
+        """What `part` holds was found to be `sha256`: it gets that name too, in the place of whatever has it.
+
+        The upload keeps its own until its row is gone, so that it is still there where the commander ends in between.
+        """
         path = self.path(sha256)
         _make(path.parent)
         sync_file(part.path)
-        part.path.rename(path)
+        try:
+            os.link(part.path, path)
+        except OSError:  # something has it, or this file system has one name a file
+            part.path.rename(path)
+            sync_folder(part.path.parent)
         sync_folder(path.parent)
-        sync_folder(part.path.parent)
 
-    def open(self, sha256: str) -> BinaryIO:
-        """OSError where it cannot be read, or is no plain file."""
-        handle = os.open(self.path(sha256), _READ)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+    def open(self, sha256: str, size: int | None = None) -> BinaryIO | None:
+        """None where it is not there, is no plain file or not of that size, where one is said. OSError: the disk's."""
+        try:
+            handle = os.open(self.path(sha256), _READ)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return None
+            raise
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or size not in (None, found.st_size):
             os.close(handle)
-            raise OSError(errno.EINVAL, "it is no plain file")
+            return None
         return os.fdopen(handle, "rb", buffering=0)
 
     def remove(self, sha256: str) -> None:
