@@ -247,6 +247,7 @@ def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
         "RELAY_OUTPUT_DIR": f"{run}/out/e00000003",
         "RELAY_RESUME_FROM": f"{run}/ckpt/step_00000020",
         "RELAY_RESUME_ARGS": "",
+        "RELAY_BASE_MODEL": "",
         "RELAY_CKPT_STAGING_ROOT": f"{run}/ckpt/.staging/e00000003",
         "RELAY_SAVE_FILE": f"{run}/ckpt/.staging/e00000003/.save-now",
         "RELAY_TRAIN_MODE": "rl",
@@ -258,6 +259,9 @@ def test_the_trainer_is_told_where_everything_is(tmp_path: Path) -> None:
     }
     assert trainer_environment({}, settings, config, folder, 3, None)["RELAY_RESUME_FROM"] == ""
     assert trainer_environment({}, settings, config, folder, 3, None)["PATH"] == os.defpath
+    based = load({**URL, "BASE_MODEL": "me/model"})
+    assert trainer_environment({}, based, config, folder, 3, None)["RELAY_BASE_MODEL"] == "me/model"
+    assert trainer_environment({}, based, config, folder, 3, folder.ckpt)["RELAY_BASE_MODEL"] == ""
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e400", "-1", "1.5", "0x" + "f" * 5000, "9" * 5000])

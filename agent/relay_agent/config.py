@@ -13,13 +13,16 @@ from msgspec import Struct
 
 from relay_agent import run_yaml
 from relay_agent.checkpoints.retention import Best, Retention
+from relay_agent.fork_from import ForkFrom
 from relay_agent.run_yaml import CONFIG_VARIABLE
 from relay_agent.values import (
     Bad,
     a_best,
     a_count,
     a_flag,
+    a_fork,
     a_kind,
+    a_model,
     a_path,
     a_path_below,
     a_save_signal,
@@ -87,6 +90,8 @@ class Settings(Struct, frozen=True):
     orphan_timeout: float
     on_lease_loss: Literal["continue", "stop"]
     on_missing_checkpoint: Literal["ask", "older", "restart"]
+    base_model: str
+    fork_from: ForkFrom | None
     retries: int
     retry_backoff: float
     retry_backoff_max: float
@@ -182,6 +187,8 @@ KEYS = (
         "ask",
         "newest checkpoint not here: ask, older, restart",
     ),
+    Key("BASE_MODEL", a_model, "", "what a run begins with, for its trainer: a folder, or a model on the Hub"),
+    Key("FORK_FROM", a_fork, None, "or with a checkpoint: run@step, run (its newest), hf:owner/name@step-N"),
     Key("RETRIES", up_to_1000, 3, "how often a trainer that failed is tried again without getting further; 0: never"),
     Key(
         "RETRY_BACKOFF",

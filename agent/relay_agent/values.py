@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relay_agent.checkpoints.retention import Best
+from relay_agent.fork_from import ForkFrom
 from relay_agent.outcome.endings import CAN_BE_SET
 from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
 from relaytui.wire.ids import is_id
@@ -151,6 +152,22 @@ def a_best(value: object) -> Best:
     if best is None:
         raise Bad("should be a metric's name, with - before it (or max behind it) where the highest is the best")
     return best
+
+
+def a_model(value: object) -> str:
+    text = a_word(value)
+    if text.startswith(("/", "~")):
+        return str(a_path(text))
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?", text, re.ASCII):
+        raise Bad("should be a folder's absolute path, or a model's name on the Hub, such as owner/name")
+    return text
+
+
+def a_fork(value: object) -> ForkFrom:
+    fork = ForkFrom.parse(a_word(value))
+    if fork is None:
+        raise Bad("should be run, run@step or hf:owner/name@step-N")
+    return fork
 
 
 def a_path_below(value: object) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from itertools import takewhile
+from pathlib import Path
 
+from relay_agent.attempt.forking import Forking
 from relay_agent.attempt.restoring import Found, Restoring
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
@@ -44,6 +46,7 @@ class Beginning:
         stop: Stop,
         healthy: bool = False,
         restoring: Restoring | None = None,
+        forking: Forking | None = None,
     ) -> None:
         self._healthy = healthy
         self._settings = settings
@@ -56,6 +59,8 @@ class Beginning:
         self._stop = stop
         rule = settings.on_missing_checkpoint
         self._restoring = restoring or Restoring(None, folder, rule, tenure, tell, stop)
+        self._forking = forking
+        self._begins = False  # there is nothing that it could go on from
         self._anew = ""  # why it starts from the beginning although there was more
         self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why
         self._loop = asyncio.get_running_loop()
@@ -94,6 +99,7 @@ class Beginning:
         if found.act is Act.ASK:
             raise self._missing(lost, resume, found)
         if found.act is Act.BEGIN:
+            self._begins = True
             self._anew = f", as ON_MISSING_CHECKPOINT says: {lost}" if lost else ""
             return None
         if damage and resume is not None:
@@ -148,7 +154,8 @@ class Beginning:
 
     async def salvage(self, resume: Resume | None) -> Resume | None:
         """What to resume from once it is seen to what earlier attempts saved and did not publish; said aloud.
-        RelayError where the volume is too full for the newest of it and nobody said what to do then."""
+        RelayError where the volume is too full for the newest of it and nobody said what to do then, or where what it
+        should begin with cannot be had."""
         lease = self._tenure.lease
         salvage = Salvage(
             self._folder,
@@ -186,6 +193,10 @@ class Beginning:
                 "make room on the volume, or set ON_MISSING_CHECKPOINT to older to train that part again",
                 exit_code=Exit.STATE,
             )
+        if resume is None and self._begins and self._forking is not None and not self._stop.asked.is_set():
+            resume = await self._forking.fork()
+        if resume is None and self._settings.base_model.startswith("/"):
+            await asyncio.to_thread(_refuse_missing, self._settings.base_model)
         self._say(resume)
         return resume
 
@@ -197,6 +208,8 @@ class Beginning:
     def _say(self, resume: Resume | None) -> None:
         if resume is None:
             words = f"no checkpoint to resume from: starting from the beginning{self._anew}"
+            if model := self._settings.base_model:
+                words += f", with {model}"
             self._tell.event("resume.cold", words)
             say(words)
             return
@@ -264,3 +277,13 @@ class Beginning:
         self._bad[name] = reason
         words = f"{name} is not used: {reason}"
         self._loop.call_soon_threadsafe(lambda: self._tell.event("checkpoint.bad", words, {"name": clean(name, 128)}))
+
+
+def _refuse_missing(model: str) -> None:
+    if not Path(model).is_dir():
+        raise RelayError(
+            "base_model_missing",
+            f"BASE_MODEL {model!a} is not a folder on this pod, and the run has no checkpoint to go on from",
+            "mount it there, or name a model on the Hub",
+            exit_code=Exit.USAGE,
+        )

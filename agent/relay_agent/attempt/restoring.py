@@ -184,8 +184,9 @@ class Restoring:
         say(words)
         well = sealed.name if manifest.healthy else None
         return Resume(
-            sealed.path, sealed.name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well
-        )
+            sealed.path, sealed.name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well,
+            forked=manifest.forked_from is not None,
+        )  # fmt: skip
 
     async def _placed(self, source: Elsewhere, step: Step) -> Sealed:
         received = await source.pull(step, place_for(self._folder, step.manifest))

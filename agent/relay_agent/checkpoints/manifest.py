@@ -40,6 +40,18 @@ class FileEntry(Struct, frozen=True, order=True):
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
+class Origin(Struct, frozen=True):
+    """The checkpoint of another run that a fork begins with."""
+
+    run_id: Id
+    name: Id
+    step: Count
+    epoch: Epoch
+    manifest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]  # its SHA-256
+    repo: str = ""  # on the Hub, and the tag there; empty: it lay on the same volume
+    tag: str = ""
+
+
 class Manifest(Struct, frozen=True):
     relay_manifest: int  # version of this format
     run_id: Id
@@ -58,6 +70,7 @@ class Manifest(Struct, frozen=True):
     healthy: bool = True  # False: saved while the loss was nan, inf or diverging
     marks: bool | None = None  # whether its trainer marks with COMPLETE what is whole; None: nobody knew
     metrics: dict[str, float] = {}  # as they were told last when it was saved; of what pruning goes by
+    forked_from: Origin | None = None  # of the first one of a fork, which is a copy of that
 
     @property
     def maker(self) -> int:

@@ -29,6 +29,7 @@ from relay_agent.checkpoints.manifest import (
     VERSION,
     FileEntry,
     Manifest,
+    Origin,
     Sealed,
     Torn,
     decode,
@@ -74,6 +75,7 @@ def publish(
     only_again: bool = False,
     healthy: bool = True,
     metrics: Mapping[str, float] = MappingProxyType({}),
+    forked_from: Origin | None = None,
     point: Callable[[], bool] = lambda: True,
     wall: Callable[[], float] = time.time,
     check: Check = never,
@@ -130,6 +132,7 @@ def publish(
                 healthy=healthy,
                 marks=staged.marks,
                 metrics=dict(metrics),
+                forked_from=forked_from,
             )
             for name in reversed(tree.folders):
                 with folder(name, dir_fd=root) as below:

@@ -29,6 +29,7 @@ class Resume:
     healthy: bool = True  # False: saved while the loss was nan, inf or diverging
     last_healthy: str | None = None  # the newest of the line that was not
     bad: tuple[tuple[str, str], ...] = ()  # what was passed over on the way and set aside: name, reason
+    forked: bool = False  # it is the copy of another run's that this one began with
 
 
 def _silent(name: str, reason: str) -> None:
@@ -81,8 +82,9 @@ def choose(
                 continue
             well = next((other.name for other in order.line if other.manifest.healthy), None)
             return Resume(
-                sealed.path, manifest.name, manifest.step, manifest.epoch, on_line, manifest.healthy, well, tuple(bad)
-            )
+                sealed.path, manifest.name, manifest.step, manifest.epoch, on_line, manifest.healthy, well, tuple(bad),
+                manifest.forked_from is not None,
+            )  # fmt: skip
     if unreadable:
         raise OSError(errno.EIO, "no checkpoint of the run can be read", str(run.ckpt / unreadable[0]))
     return None
@@ -99,7 +101,18 @@ def of_name(run: RunFolder, name: str, check: Check = never) -> Resume:
     """The published checkpoint of that name, every byte of it read; Torn where it is not whole. Blocking."""
     manifest = verify(run.ckpt / name, run.run_id, check)
     well = name if manifest.healthy else None
-    return Resume(run.ckpt / name, name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well)
+    return Resume(
+        run.ckpt / name, name, manifest.step, manifest.epoch, healthy=manifest.healthy, last_healthy=well,
+        forked=manifest.forked_from is not None,
+    )  # fmt: skip
+
+
+def is_fork(run: RunFolder, name: str | None) -> bool:
+    """Whether the published checkpoint of that name is the copy that a fork began with. Blocking."""
+    try:
+        return name is not None and read(run.ckpt / name, run.run_id).manifest.forked_from is not None
+    except Torn:
+        return False
 
 
 def is_another(path: Path, run_id: str, manifest: str) -> bool:

@@ -165,6 +165,7 @@ def trainer_environment(
         RELAY_OUTPUT_DIR=str(folder.output(epoch)),
         RELAY_RESUME_FROM=str(resume) if resume else "",
         RELAY_RESUME_ARGS=resume_args,
+        RELAY_BASE_MODEL="" if resume else settings.base_model,
         RELAY_CKPT_STAGING_ROOT=str(folder.staging(epoch)),
         RELAY_SAVE_FILE=str(folder.save_file(epoch)),
         RELAY_TRAIN_MODE=settings.mode,

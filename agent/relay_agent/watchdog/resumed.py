@@ -1,7 +1,8 @@
 """Did the resume take? A trainer that cannot read its checkpoint starts from zero, and most say nothing of it.
 
 Told by the first step that it prints, or the first checkpoint that it saves: below the one it was handed, it did not.
-From then on nothing is pruned in this attempt: what it saves now may be worth less than what is there.
+From then on nothing is pruned in this attempt: what it saves now may be worth less than what is there. A fork may have
+another trainer, which takes the weights and counts its own steps: of it that is only said.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class Tell(Protocol):
 
 
 class Resumed:
-    """Records what a publisher does, and looks at it first. `step`, `name`: of the checkpoint that was handed over."""
+    """Records what a publisher does, and looks at it first. `step`, `name`: of the checkpoint that was handed over.
+    `forked`: it is another run's."""
 
-    def __init__(self, step: int, name: str | None, tell: Tell) -> None:
+    def __init__(self, step: int, name: str | None, tell: Tell, *, forked: bool = False) -> None:
         self._step = step
         self._name = name
         self._tell = tell
+        self._forked = forked
         self._doubted = False
         self.publisher: Prunes | None = None
 
@@ -55,6 +58,11 @@ class Resumed:
         if self._name is None or step >= self._step or self._doubted:
             return
         self._doubted = True
+        if self._forked:
+            if not told:
+                words = f"the trainer {did} {step}, below the {self._step} that the fork began with: it counts its own"
+                self._tell.event("fork.counts_anew", words, {"step": str(step), "checkpoint": self._name})
+            return
         if self.publisher is not None:
             self.publisher.may_prune = False
         if told:
