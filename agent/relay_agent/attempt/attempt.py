@@ -8,20 +8,24 @@ import math
 import os
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from relay_agent.attempt.beginning import Beginning
+from relay_agent.attempt.forking import Forking
 from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.last_word import last_word
+from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
+from relay_agent.attempt.pushing import Pushing
 from relay_agent.attempt.rejoin import Rejoining, replay
 from relay_agent.attempt.restoring import Restoring
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.publisher import Publisher
-from relay_agent.checkpoints.resume import Resume
+from relay_agent.checkpoints.resume import Resume, is_fork
 from relay_agent.checkpoints.taking import Taking, checkpoint_dir
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
@@ -101,6 +105,7 @@ class Attempt:
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, grace)
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
+        self._pushing = Pushing(settings, folder, launch, holding, self.tenure, self.tell, stop, clock, rng)
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
 
     @property
@@ -121,14 +126,16 @@ class Attempt:
             await self._retries.load()
             if self._rejoining is None:
                 await self._granted()
+            self._pushing.begin(self.orders)
             try:
                 verdict = await (self._train() if self._rejoining is None else self._rejoin(self._rejoining))
+                verdict = await self._settled(verdict)
             except OSError as error:
                 refused = volume_failed(error, self._settings.l1_root)
             except RelayError as error:
                 refused = error
             else:
-                verdict = await self._retries.settle(verdict, self._stop, self.epoch, self.tell)
+                await self._pushing.last(verdict.outcome)
                 await self._end(verdict)
                 stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
                 return self._stop.exit_code if stopped else verdict.exit_code
@@ -139,9 +146,29 @@ class Attempt:
             renewing.cancel()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
+            await asyncio.gather(renewing, *self._tasks, self._pushing.close(), return_exceptions=True)
             await self.journal.close()
             self._leave_spool()
+
+    async def _settled(self, verdict: Verdict) -> Verdict:
+        """With what comes of it; after as many more tries as begin without a commander."""
+        continues = self._settings.on_lease_loss == "continue"
+        while True:
+            verdict = await self._retries.settle(verdict, self._stop, self.epoch, self.tell)
+            taken = self._rejoining is None or (self._holding.same and not self._rejoining.again)
+            if not (taken and await is_due(verdict, self._stop, self.tenure, self._folder, continues)):
+                return verdict
+            if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
+                self.tenure.fenced()
+                return verdict
+            say(f"{verdict.message}; no commander answers: under the lease that is held")
+            self._stop.anew()
+            await asyncio.to_thread(make_way, self._folder, self.epoch, self._holding.spool.folder)
+            self._departure.again()
+            self._departure.tell = self.tell
+            before, verdict = verdict, await self._train(once_more=True)
+            if verdict.trainer_code is None:  # stopped before it was started
+                verdict = replace(verdict, step=before.step)
 
     async def _granted(self) -> None:
         lease = self._holding.lease
@@ -149,19 +176,19 @@ class Attempt:
         say(f"run {lease.run_id}: lease granted, epoch {self.epoch}, {lease.seconds:g} s")
         self.tell.event("lease.acquired", f"epoch {self.epoch}", send=False)
         await self._state("RUNNING")
-        repo = self._settings.hf_repo or self._holding.config.hf_repo
-        if repo:
-            dry = str(self._settings.hf_dry_run).lower()
-            data = {"repo": repo, "dry_run": dry, "interval_sec": str(self._holding.config.hf_sync_interval_sec)}
-            self.tell.event("hub.wish", f"sync to {repo} is wished for; this version does not sync yet", data)
 
-    async def _train(self) -> Verdict:
+    async def _train(self, once_more: bool = False) -> Verdict:
         self.tenure.refuse_too_short()
         if not await self._retries.hold_off(self._stop, self.tell):
             return Verdict.before_start(self._stop, 0)
+        given = (
+            self._settings, self._holding.config, self._folder, self.tenure, self.tell, self._stop, self._clock,
+            self._rng,
+        )  # fmt: skip
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
-            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, self._restoring(),
+            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, Restoring.of(*given),
+            Forking(*given),
         )  # fmt: skip
         try:
             resume = await beginning.resume()
@@ -170,15 +197,18 @@ class Attempt:
         base = resume.name if resume else None
         holder, who = self._settings.worker_id, shown(self._incarnation)
         claimed = Claim(self.epoch, holder, who, base, self._launch.digest, self._clock.wall())
-        await asyncio.to_thread(claim, self._folder, claimed)
+        if not once_more:
+            await asyncio.to_thread(claim, self._folder, claimed)
         resume = await beginning.salvage(resume)
         step, name = (resume.step, resume.name) if resume else (0, None)
         if self._stop.asked.is_set():
             return Verdict.before_start(self._stop, step)
         follower = self._follower(step)
+        if once_more and (mark := self._holding.spool.telemetry.mark) is not None:
+            follower.begin_log(mark.line)
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
         taking = self._taking(follower)
-        publisher = self._publisher(step, name, follower, taking)
+        publisher = self._publisher(step, name, follower, taking, bool(resume and resume.forked))
         try:
             handed = await taking.prepare(resume)
         except Cancelled:
@@ -187,17 +217,12 @@ class Attempt:
         code = await self._watch(trainer, follower, publisher, name)
         return await self._judge(code, trainer, follower, publisher)
 
-    def _restoring(self) -> Restoring:
-        return Restoring.of(
-            self._settings, self._holding.config, self._folder, self.tenure, self.tell, self._stop, self._clock,
-            self._rng,
-        )  # fmt: skip
-
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:
         """The trainer of an agent that is gone: still running, or what became of it."""
         note = rejoining.note
         follower = self._follower(note.resume_step)
-        publisher = self._publisher(note.resume_step, note.resume, follower, self._taking(follower))
+        forked = await asyncio.to_thread(is_fork, self._folder, note.resume)
+        publisher = self._publisher(note.resume_step, note.resume, follower, self._taking(follower), forked)
         log = self._folder.log(self.epoch)
         mark = await replay(log, self._holding.spool.telemetry.mark, follower)
         trainer = Supervised(log, follower.feed, follower.skip, mark.offset, taken_over=True)
@@ -223,9 +248,9 @@ class Attempt:
         elif self._rejoining is not None:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
         publishing = self._background(publisher.run(), "publish")
-        self._background(_ticking(follower), "tick")
+        ticking = self._background(_ticking(follower), "tick")
         beside = Beside(self._folder.output(self.epoch), follower)
-        self._background(beside.run(), "beside")
+        looking = self._background(beside.run(), "beside")
         watched = Watched(
             Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
             publisher,
@@ -244,6 +269,8 @@ class Attempt:
         leftovers = await trainer.gone
         follower.finish()
         await beside.last()
+        ticking.cancel()
+        looking.cancel()
         data = {"code": str(code), "leftovers": str(leftovers)}
         self.tell.event("trainer.exited", f"the trainer exited with {code}", data)
         publisher.close()
@@ -360,7 +387,7 @@ class Attempt:
         telemetry = self._holding.spool.telemetry
         own = patterns(self._settings.patterns, say)
         progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps, own)
-        return Follower(progress, self._clock, telemetry.append, telemetry.note, self._link.wake)
+        return Follower(progress, self._clock, self._pushing.feeding(), telemetry.note, self._link.wake)
 
     def _taking(self, follower: Follower) -> Taking:
         return Taking(
@@ -368,8 +395,11 @@ class Attempt:
             lambda: follower.progress.step, self._stop.unless_hurried,
         )  # fmt: skip
 
-    def _publisher(self, step: int, name: str | None, follower: Follower, taking: Taking) -> Publisher:
-        self._resumed = resumed = Resumed(step, None if self._settings.counter_restarts else name, self.tell)
+    def _publisher(
+        self, step: int, name: str | None, follower: Follower, taking: Taking, forked: bool
+    ) -> Publisher:  # fmt: skip
+        base = None if self._settings.counter_restarts else name
+        self._resumed = resumed = Resumed(step, base, self.tell, forked=forked)
         publisher = Publisher(
             self._folder,
             self.epoch,
@@ -392,6 +422,7 @@ class Attempt:
         )
         if name is not None:
             publisher.protect.add(name)
+        self._pushing.spares(publisher)
         resumed.publisher, follower.on_first_step = publisher, resumed.stepped
         return publisher
 

@@ -20,6 +20,7 @@ class Teller:
         self._clock = clock
         self._wake = wake
         self.journal = journal
+        self.on_published: list[Callable[[Published], None]] = []
 
     def report(self, report: reports.StateReport) -> None:
         self._spool.state.append(report)
@@ -46,6 +47,8 @@ class Teller:
         said = f"{done.name}, {counted(done.bytes, 'byte')}"
         self.event("checkpoint.published", said, {"name": done.name}, send=False)
         self.journal.state()
+        for hear in self.on_published:
+            hear(done)
 
     def pruned(self, name: str) -> None:
         self.report(reports.Pruned(self._clock.wall(), name))

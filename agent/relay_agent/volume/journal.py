@@ -7,13 +7,10 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
-from relay_agent import guardian
 from relay_agent.process import say
+from relay_agent.volume.own_files import append, replace
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import encode
@@ -30,6 +27,7 @@ class Journal:
         self._status = "RUNNING"
         self.epoch = 0
         self.latest_ckpt: str | None = None
+        self.hub_revision: str | None = None
 
     def open(self) -> None:
         self._task = asyncio.create_task(self._write_all(), name="journal")
@@ -48,7 +46,7 @@ class Journal:
         now = self._clock.wall()
         line = {"at": now, "event": kind, "epoch": self.epoch, "worker": self._worker, "message": message, **data}
         text = encode(line) + b"\n"
-        self._writes.put_nowait(lambda: _append(self._folder.events, text))
+        self._writes.put_nowait(lambda: append(self._folder.events, text))
 
     def state(self, status: str | None = None, exit_code: int | None = None) -> None:
         """state.json as the original wrote it: `exit_code` only at the end. No status: still the same."""
@@ -56,13 +54,13 @@ class Journal:
         state: dict[str, object] = {
             "status": self._status,
             "latest_ckpt": self.latest_ckpt,
-            "last_hf_revision": None,
+            "last_hf_revision": self.hub_revision,
             "updated_at": int(self._clock.wall()),
         }
         if exit_code is not None:
             state["exit_code"] = exit_code
         text = encode(state) + b"\n"
-        self._writes.put_nowait(lambda: _replace(self._folder.state, text))
+        self._writes.put_nowait(lambda: replace(self._folder.state, text))
 
     async def _write_all(self) -> None:
         while True:
@@ -76,34 +74,3 @@ class Journal:
                     say(f"the volume does not take {where}: {error.strerror}; training goes on")
             finally:
                 self._writes.task_done()
-
-
-def _append(path: Path, data: bytes) -> None:
-    fd = guardian.open_own(str(path), os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(fd, data)  # one write: lines of two agents do not mix
-    finally:
-        os.close(fd)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    at = guardian.open_parent(str(path))
-    try:
-        temporary = f".{path.name}.{os.urandom(8).hex()}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | guardian.OURS, 0o644, dir_fd=at)
-        try:
-            try:
-                os.write(fd, data)
-            finally:
-                os.close(fd)
-            try:
-                os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
-            except IsADirectoryError:
-                guardian.move_aside(at, path.name)
-                os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=at)
-            raise
-    finally:
-        os.close(at)

@@ -1,0 +1,255 @@
+"""A checkpoint goes to the Hub: the real client in the agent's child process, and a hub that fails on demand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hub_sync_kit import REPO, RUN, Calls, new_run, put, send_job
+
+from relay_agent.hub import card, layout
+from relay_agent.hub.calls import HubError
+from relay_agent.hub.protocol import Check, Checked, Trim, Trimmed, Where
+from relay_agent.volume.volume import RunFolder
+from tests.hub import Fault, TestHub
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[TestHub]:
+    async with TestHub(tmp_path / "hub") as hub:
+        hub.large_above = 1000  # the kit's weights are larger, its shards are not
+        yield hub
+
+
+@pytest.fixture
+def where(hub: TestHub) -> Where:
+    return Where(REPO, hub.token, hub.url, timeout=5.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    (tmp_path / "volume").mkdir()
+    return new_run(tmp_path / "volume")
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Calls:
+    return Calls(tmp_path / "cache")
+
+
+async def test_a_step_is_one_commit_and_one_tag(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
+    put(run, 1, 500)
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert (sent.tag, sent.stored) == ("step-500", False)
+    assert call.phases == ["looking", "uploading", "commit", "verify", "tag"]
+    assert call.asked == ["commit", "tag"]
+    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision}
+    files = hub.files(REPO, "step-500")
+    assert set(files) == {
+        ".gitattributes", "README.md", "relay/run.json", "checkpoint/manifest.json", "checkpoint/weights.bin",
+        "checkpoint/shard/0.bin", "checkpoint/COMPLETE",
+    } - {"checkpoint/COMPLETE"} | {path for path in files if path == "checkpoint/COMPLETE"}  # fmt: skip
+    assert files["checkpoint/manifest.json"] == (run.ckpt / "step_00000500" / "manifest.json").read_bytes()
+    assert hub.repo(REPO).private
+
+    again = await call(send_job(where, run, "step_00000500"))
+    assert (again.tag, again.revision, again.stored) == ("step-500", sent.revision, True)
+    assert not hub.resent()
+
+
+async def test_the_next_step_takes_the_place_of_the_one_before(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    await call(send_job(where, run, "step_00000500"))
+    hub.someone_commits(REPO, "README.md", b"---\nlicense: mit\n---\nMine.\n")
+    put(run, 1, 1000)
+    await call(send_job(where, run, "step_00001000", files=["weights.bin"]))
+    assert hub.verify(REPO) == []
+    at_head = hub.files(REPO)
+    assert [path for path in at_head if path.startswith("checkpoint/")] == [
+        "checkpoint/manifest.json", "checkpoint/weights.bin",
+    ] or {path for path in at_head if path.startswith("checkpoint/")} == {
+        "checkpoint/manifest.json", "checkpoint/weights.bin",
+    }  # fmt: skip
+    readme = at_head["README.md"].decode()
+    assert "license: mit" in readme and "Mine." in readme and card.BEGIN in readme and "step_00001000" in readme
+    assert layout.decode_run(at_head[layout.RUN]).complete is False
+    assert "checkpoint/shard/0.bin" in hub.files(REPO, "step-500")
+
+
+@pytest.mark.parametrize("place", ["uploading", "uploaded", "commit", "committed", "verify", "tag", "tagged"])
+async def test_killed_anywhere_the_next_one_finishes_and_sends_nothing_twice(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, place: str
+) -> None:
+    put(run, 1, 500)
+    with pytest.raises(HubError) as died:
+        await call(send_job(where, run, "step_00000500"), fault=place)
+    assert died.value.code == "child_died" and "SIGKILL" in died.value.words
+    assert hub.verify(REPO) == []
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision}
+    assert not hub.resent()
+    assert sum("Saved" in commit.title or "step_" in commit.title for commit in hub.repo(REPO).commits.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.lost_reply("commit"),
+        Fault.late("commit"),
+        Fault.cuts("commit"),
+        Fault.says("commit", 503),
+        Fault.moved("commit"),
+        Fault.lost_reply("tag"),
+        Fault.says("lfs-batch", 503),
+        Fault.cuts("lfs-put", "read"),
+    ],
+    ids=lambda fault: f"{fault.route}-{fault.at}-{fault.status}",
+)
+async def test_what_nobody_knows_is_looked_up(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, fault: Fault
+) -> None:
+    put(run, 1, 500)
+    hub.fault(fault)
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert not hub.faults.waiting
+    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision}
+    ours = [commit for commit in hub.repo(REPO).commits.values() if commit.title == "step_00000500"]
+    assert len(ours) == 1 and not hub.resent()
+
+
+async def test_a_hub_that_never_answers_is_given_up(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
+    put(run, 1, 500)
+    hub.fault(Fault.never("lfs-put", times=None))
+    call.quiet["uploading"] = 1.0
+    with pytest.raises(HubError, match="nothing moved while uploading") as stalled:
+        await call(send_job(where, run, "step_00000500"))
+    assert stalled.value.kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("token", "fault", "code"),
+    [
+        ("hf_expired", None, "bad_token"),
+        ("hf_nobody", None, "bad_token"),
+        ("hf_read", None, "no_permission"),
+        ("", Fault.quota(), "quota"),
+        ("", Fault.storage_pattern(), "quota"),
+    ],
+)
+async def test_what_comes_again_for_ever_is_told_apart(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, token: str, fault: Fault | None, code: str
+) -> None:
+    put(run, 1, 500)
+    if fault:
+        hub.fault(fault)
+    job = send_job(msgspec.structs.replace(where, token=token or where.token), run, "step_00000500")
+    with pytest.raises(HubError) as refused:
+        await call(job)
+    assert (refused.value.code, refused.value.kind) == (code, "permanent")
+    assert not token or token not in refused.value.words
+
+
+async def test_a_wait_that_the_hub_names(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
+    put(run, 1, 500)
+    hub.fault(Fault.limited("commit", 120))
+    with pytest.raises(HubError) as limited:
+        await call(send_job(where, run, "step_00000500"))
+    assert (limited.value.code, limited.value.kind, limited.value.wait) == ("rate_limited", "transient", 121.0)
+
+
+async def test_the_fence_is_asked_before_commit_and_tag(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    call.allowed = lambda what: 0.0
+    with pytest.raises(HubError) as refused:
+        await call(send_job(where, run, "step_00000500"))
+    assert refused.value.code == "refused" and hub.asked("commit") == []
+    call.allowed = lambda what: 1e-9 if what == "commit" else 10.0  # it was frozen in between
+    with pytest.raises(HubError) as late:
+        await call(send_job(where, run, "step_00000500"))
+    assert late.value.code == "refused" and hub.asked("commit") == []
+    call.allowed = lambda what: 10.0 if what == "commit" else 0.0
+    with pytest.raises(HubError):
+        await call(send_job(where, run, "step_00000500"))
+    assert hub.repo(REPO).tags == {}
+
+
+async def test_an_older_epoch_pushes_nothing_over_a_later_one(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    put(run, 1, 600)
+    await call(send_job(where, run, "step_00000500", epoch=4))
+    with pytest.raises(HubError) as superseded:
+        await call(send_job(where, run, "step_00000600", epoch=3))
+    assert superseded.value.code == "superseded" and superseded.value.kind == "permanent"
+    assert set(hub.repo(REPO).tags) == {"step-500"}
+
+
+async def test_another_runs_and_a_public_repository_are_left_alone(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    job = send_job(where, run, "step_00000500")
+    other = layout.decode_run(job.beside[0].text.encode())
+    await call(job)
+    hub.someone_commits(REPO, layout.RUN, msgspec.structs.replace(other, run_id="run-2").encode())
+    with pytest.raises(HubError, match="holds the run run-2"):
+        await call(Check(where, RUN), Checked)
+    public = msgspec.structs.replace(where, repo="relay/public")
+    await call(Check(msgspec.structs.replace(public, private=False), RUN), Checked)
+    with pytest.raises(HubError) as refused:
+        await call(send_job(public, run, "step_00000500"))
+    assert refused.value.code == "not_private" and hub.repo("relay/public").tags == {}
+
+
+async def test_what_the_volume_spoilt_is_not_sent(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
+    put(run, 1, 500)
+    weights = run.ckpt / "step_00000500" / "weights.bin"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(HubError) as damaged:
+        await call(send_job(where, run, "step_00000500"))
+    assert damaged.value.code == "damaged" and hub.repo(REPO).tags == {}
+
+
+async def test_the_same_name_with_other_content_gets_a_tag_of_its_own(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, tmp_path: Path
+) -> None:
+    put(run, 1, 500)
+    await call(send_job(where, run, "step_00000500"))
+    (tmp_path / "other").mkdir()
+    elsewhere = new_run(tmp_path / "other", epoch=2)
+    put(elsewhere, 2, 500, "other")
+    sent = await call(send_job(where, elsewhere, "step_00000500", epoch=2))
+    assert sent.tag == "step-500.e2" and hub.verify(REPO) == []
+
+
+async def test_only_the_newest_stay_and_the_others_space_is_free(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    for step in (100, 200, 300, 400):
+        put(run, 1, step)
+        await call(send_job(where, run, f"step_{step:08d}"))
+    hub.someone_commits(REPO, "theirs.bin", b"x" * 5000)
+    before = hub.stored_bytes(REPO)
+    trimmed = await call(Trim(where, RUN, 1, 2), Trimmed)
+    assert trimmed.tags == ["step-100", "step-200"] and trimmed.freed > 0
+    assert set(hub.repo(REPO).tags) == {"step-300", "step-400"} and hub.verify(REPO) == []
+    assert hub.stored_bytes(REPO) == before - trimmed.freed
+    assert await call(Trim(where, RUN, 1, 2), Trimmed) == Trimmed([], 0)
+
+
+async def test_a_trim_that_was_killed_is_finished(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
+    for step in (100, 200, 300):
+        put(run, 1, step)
+        await call(send_job(where, run, f"step_{step:08d}"))
+    with pytest.raises(HubError):
+        await call(Trim(where, RUN, 1, 1), Trimmed, fault="untagged")
+    assert (await call(Trim(where, RUN, 1, 1), Trimmed)).freed > 0
+    assert set(hub.repo(REPO).tags) == {"step-300"} and hub.verify(REPO) == []
