@@ -52,13 +52,14 @@ def extract(
     limits: Limits = Limits(),
     *,
     sha256: str | None = None,
+    durable: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Extracted:
     """Makes the folder `target`, which must not be there, of the archive that `read` gives (at most so many bytes a
     call, empty at the end). BadArchive where it is not whole, not ours, over `limits` or not of that `sha256`; then
     there is no `target`. `progress` hears of the bytes of archive read so far, and may raise to end it.
 
-    Files are 0644 and folders 0755, less the umask. Nothing is fsynced: who needs it to last does that.
+    Files are 0644 and folders 0755, less the umask. `durable`: files are fsynced; folders are whoever's who keeps them.
     """
     if os.path.lexists(target):
         raise RelayError("exists", f"{target} is there already", "name a folder that is not", exit_code=Exit.USAGE)
@@ -69,7 +70,7 @@ def extract(
     try:
         whole = private / "whole"
         whole.mkdir()
-        done = _into(whole, Frame(read, limits.size), limits, progress)
+        done = _into(whole, Frame(read, limits.size), limits, progress, durable=durable)
         if sha256 is not None and done.sha256 != sha256:
             raise BadArchive(f"its sha256 is {done.sha256[:12]}…, not {sha256[:12]}…")
         whole.rename(target)
@@ -80,7 +81,7 @@ def extract(
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _into(private: Path, frame: Frame, limits: Limits, progress: Callable[[int], None]) -> Extracted:
+def _into(private: Path, frame: Frame, limits: Limits, progress: Callable[[int], None], *, durable: bool) -> Extracted:
     if frame.content_size > limits.content:
         raise BadArchive(f"it says that it holds {frame.content_size:,} bytes, over {limits.content:,}")
     room = os.statvfs(private)
@@ -105,6 +106,9 @@ def _into(private: Path, frame: Frame, limits: Limits, progress: Callable[[int],
             with folders.new(path) as file:
                 for piece in content.pieces(size):
                     file.write(piece)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             if content.take(len(padding(size))) != padding(size):
                 raise BadArchive(f"something stands behind {path!a}")
             total += size

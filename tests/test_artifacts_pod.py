@@ -1,0 +1,258 @@
+"""A pod sends its checkpoints to the artifact store and gets them back: over real sockets, with a real commander."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from artifact_kit import Store as Pod
+from artifact_kit import flip, pod, stored_files
+from artifact_pod_kit import Failing, Tell, done, published, sealed, sent, where
+from checkpoint_kit import new_run
+from commander_kit import Kit, running
+from msgspec.structs import replace
+
+from relay_agent.artifacts.far import commander as far_commander
+from relay_agent.artifacts.far import send
+from relay_agent.artifacts.jobs import Attach, Attached, ListStored, Offers, Pull, Put
+from relay_agent.checkpoints.manifest import verify
+from relay_agent.checkpoints.placing import place
+from relay_agent.checkpoints.receiving import place_for
+from relay_agent.hub.child import Refused
+from relay_agent.hub.far.trouble import Trouble
+from relay_agent.volume.volume import RunFolder
+
+CHUNK = 100_000
+
+
+@pytest.fixture
+async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
+    async with running(tmp_path / "state") as kit:
+        yield kit
+
+
+@pytest.fixture
+async def holder(kit: Kit) -> Pod:
+    return await pod(kit)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    (tmp_path / "volume").mkdir()
+    return new_run(tmp_path / "volume")
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "CHUNK", CHUNK)
+    for module in (send, far_commander):
+        monkeypatch.setattr(module, "FIRST", 0.01)
+
+
+async def test_a_checkpoint_goes_there_once(holder: Pod, run: RunFolder, tmp_path: Path) -> None:
+    checkpoint, store = published(run, 1, 10 * CHUNK), where(holder)
+    tell = Tell()
+    first = await sent(store, checkpoint, tell, final=True)
+    assert (first.stored, first.sent >= 10 * CHUNK) == (False, True)
+    assert tell.phases[-1] == "commit"
+    assert tell.moved[-1] == (tell.moved[-1][1],) * 2
+    again = await sent(store, checkpoint)
+    assert (again.artifact, again.sent, again.stored) == (first.artifact, 0, True)
+    manifest, archive = await holder.rows()
+    assert (manifest["name"], manifest["sha256"]) == ("checkpoint.manifest.json", checkpoint.manifest_sha256)
+    assert (archive["name"], archive["step"], archive["manifest_sha256"], archive["final"]) == (
+        checkpoint.name, 1, checkpoint.manifest_sha256, True,
+    )  # fmt: skip
+    assert archive["sha256"] == (await sealed(store, checkpoint)).sha256
+
+
+async def test_it_comes_back_as_it_was(holder: Pod, run: RunFolder, tmp_path: Path) -> None:
+    store = where(holder)
+    checkpoint = published(run, 1, 10 * CHUNK)
+    newer = published(run, 2)
+    for each in (checkpoint, newer):
+        await sent(store, each)
+    offers: Offers = await done(ListStored(store))
+    assert [(offer.step.name, offer.step.seq, offer.step.trouble) for offer in offers.offers] == [
+        (newer.name, 2, ""), (checkpoint.name, 1, ""),
+    ]  # fmt: skip
+    (tmp_path / "other").mkdir()
+    other = new_run(tmp_path / "other")
+    offer = offers.offers[1]
+    spot = place_for(other, offer.step.manifest)
+    spot.mkdir(parents=True)
+    (spot / ".left.part").mkdir()  # of a child that died
+    job = Pull(
+        store, int(offer.step.revision), offer.archive, offer.step.name, offer.step.bytes, offer.files, str(spot)
+    )
+    came = await done(job)
+    assert place(other, Path(came.folder), lambda: True).sha256 == checkpoint.manifest_sha256
+    assert verify(other.ckpt / checkpoint.name, "run-1").files == verify(checkpoint.path).files
+
+
+async def test_a_connection_that_breaks_is_gone_on_with(
+    holder: Pod, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the way there: nothing that arrived is sent twice. On the way back likewise."""
+    store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+    broken = set[str]()
+    connections: list[Any] = []
+    whole = far_commander.Commander._connect
+
+    def connect(self: far_commander.Commander) -> Any:
+        connections.append(whole(self))
+        return connections[-1]
+
+    monkeypatch.setattr(far_commander.Commander, "_connect", connect)
+
+    def cut(what: str) -> None:
+        if what.startswith("at ") and len(broken) < 3 and what not in broken and what != "at 0":
+            broken.add(what)
+            connections[-1].sock.close()
+
+    kept = await sent(store, checkpoint, Tell(cut))
+    assert len(broken) == 3
+    archive = await sealed(store, checkpoint)
+    assert kept.sent == archive.size
+    broken.clear()
+    spot = tmp_path / "spot"
+    job = Pull(store, kept.artifact, archive, checkpoint.name, 11 * CHUNK, 3, str(spot))
+    came = await done(job, Tell(cut))
+    assert verify(Path(came.folder)).step == 1
+    assert broken
+
+
+async def test_another_try_goes_on_where_the_one_before_died(holder: Pod, run: RunFolder) -> None:
+    store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+
+    class Killed(Exception):  # noqa: N818
+        pass
+
+    def die(what: str) -> None:
+        if what == f"at {4 * CHUNK}":
+            raise Killed
+
+    with pytest.raises(Failing):
+        await sent(store, checkpoint, Tell(die))
+    tell = Tell()
+    kept = await sent(store, checkpoint, tell)
+    assert tell.moved[0][0] == 4 * CHUNK
+    assert kept.sent == tell.moved[0][1] - 4 * CHUNK
+
+
+async def test_a_lease_that_is_lost_ends_it(kit: Kit, holder: Pod, run: RunFolder) -> None:
+    store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+    with pytest.raises(Refused):
+        await sent(store, checkpoint, Tell(allow=False))
+    assert [row["name"] for row in await holder.rows()] == []
+    assert holder.agent is not None
+    await holder.agent.state({"type": "ended", "outcome": "completed"})
+    with pytest.raises(Failing) as caught:
+        await sent(store, checkpoint)
+    assert (caught.value.failed.code, caught.value.failed.kind) == ("lease_lost", "permanent")
+
+
+async def test_what_stands_in_the_way_for_good_is_told_apart(
+    kit: Kit, holder: Pod, run: RunFolder, tmp_path: Path
+) -> None:
+    checkpoint = published(run, 1, CHUNK)
+    archive = await sealed(where(holder), checkpoint)
+
+    async def why(store: Any, manifest: str = checkpoint.manifest_sha256) -> tuple[str, str]:
+        with pytest.raises(Failing) as caught:
+            await done(Put(store, str(checkpoint.path), manifest, archive, False))
+        return caught.value.failed.code, caught.value.failed.kind
+
+    assert await why(where(holder, secret="another secret of some length")) == ("not_proven", "permanent")
+    assert await why(replace(where(holder), token="x" * 43)) == ("not_holder", "permanent")
+    nobody = replace(where(holder), url="http://127.0.0.1:9")
+    assert await why(nobody) == ("unreachable", "transient")
+    assert await why(where(holder), "0" * 64) == ("damaged", "permanent")
+    kit.commander.core.artifacts._run_quota = 100
+    assert await why(where(holder)) == ("quota", "permanent")
+    kit.commander.core.artifacts._run_quota = 10**9
+    (checkpoint.path / "weights.bin").unlink()
+    assert await why(where(holder)) == ("changed", "permanent")
+
+
+async def test_a_checkpoint_that_changes_under_way_is_never_stored(holder: Pod, run: RunFolder) -> None:
+    store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+    archive = await sealed(store, checkpoint)
+    file = checkpoint.path / "weights.bin"
+    old = file.stat()
+    file.chmod(0o600)
+    flip(file)
+    os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
+    with pytest.raises(Failing) as caught:
+        await done(Put(store, str(checkpoint.path), checkpoint.manifest_sha256, archive, False))
+    assert caught.value.failed.code == "wrong_hash"
+    assert [row["kind"] for row in await holder.rows()] == ["file"]
+
+
+async def test_an_older_commander_has_no_store(holder: Pod) -> None:
+    with far_commander.Commander(where(holder)) as commander, pytest.raises(Trouble, match="has no artifact store"):
+        await asyncio.to_thread(commander.ask, "GET", "/api/nothing", dict)
+
+
+async def test_offers_that_nobody_should_take(kit: Kit, holder: Pod, run: RunFolder, tmp_path: Path) -> None:
+    store = where(holder)
+    first, second = published(run, 1), published(run, 2)
+    for each in (first, second):
+        await sent(store, each)
+    await holder.put(b"no archive at all", name="step_00000009", manifest_sha256="ab" * 32)
+    rows = {row["sha256"]: row for row in await holder.rows()}
+    status, _ = await holder.ask("DELETE", f"/{rows[second.manifest_sha256]['id']}", role="operator")
+    assert status == 200
+    offers: Offers = await done(ListStored(store))
+    assert [bool(offer.step.trouble) for offer in offers.offers] == [True, True, False]
+    assert offers.offers[2].step.name == first.name
+
+
+async def test_an_archive_that_is_another_one_is_refused_and_nothing_is_left(
+    holder: Pod, run: RunFolder, tmp_path: Path
+) -> None:
+    store, checkpoint = where(holder), published(run, 1, CHUNK)
+    kept, archive = await sent(store, checkpoint), await sealed(store, checkpoint)
+    spot = tmp_path / "spot"
+    right = Pull(store, kept.artifact, archive, checkpoint.name, 2 * CHUNK, 3, str(spot))
+    for wrong in (
+        replace(right, archive=replace(archive, sha256="0" * 64)),
+        replace(right, archive=replace(archive, size=archive.size - 1)),
+        replace(right, archive=replace(archive, size=archive.size + 1)),
+        replace(right, files=0),
+    ):
+        with pytest.raises(Failing) as caught:
+            await done(wrong)
+        assert caught.value.failed.code in ("not_whole", "http_416", "bad_range", "refused"), caught.value.failed
+        assert list(spot.iterdir()) == []
+
+
+async def test_small_files_are_attached_as_they_are(holder: Pod, tmp_path: Path) -> None:
+    root = tmp_path / "out"
+    (root / "rollout").mkdir(parents=True)
+    (root / "config.yaml").write_text("lr: 1")
+    (root / "rollout" / "rollout_1.json").write_text("{}")
+    (root / "rollout" / "röllout 2.json").write_text("[]")
+    (root / "large.json").write_bytes(bytes(2000))
+    (root / "other.txt").touch()
+    (root / "link.json").symlink_to("/etc/passwd")
+    (root / "rollout" / "up").symlink_to(tmp_path)
+    os.mkfifo(root / "fifo.json")
+    job = Attach(where(holder), str(root), ["*.json", "config.yaml"], 1000, 10)
+    attached: Attached = await done(job)
+    assert attached.kept == ["config.yaml", "rollout/rollout_1.json", "rollout/röllout 2.json"]
+    assert len(attached.trouble) == 1
+    assert "large.json" in attached.trouble[0]
+    names = await holder.names()
+    assert names[:2] == ["config.yaml", "rollout__rollout_1.json"]
+    assert names[2].endswith("-rollout__r_llout_2.json")
+    assert await done(job) == attached, "again, nothing is sent twice"
+    assert len(await holder.rows()) == 3
+    assert stored_files(tmp_path / "state")
+    attached = await done(Attach(where(holder), str(root), ["*"], 1000, 2))
+    assert (len(attached.kept), "more than 2" in attached.trouble[0]) == (1, True)
+    assert (await done(Attach(where(holder), str(tmp_path / "none"), ["*"], 1000, 2))).kept == []
