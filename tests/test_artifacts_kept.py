@@ -234,6 +234,18 @@ async def test_an_operator_deletes_and_the_history_says_who(kit: Kit, state: Pat
     assert stored_files(state) == []
 
 
+async def test_who_listens_sees_what_comes_is_damaged_and_goes(kit: Kit, state: Path) -> None:
+    store, feed, data = await pod(kit), await kit.feed(), some(CHUNK)
+    row = await store.put(data)
+    assert (await feed.until(lambda body: body["type"] == "artifact"))["artifact"] == row
+    flip(content(state, data))
+    await verified(store, row["id"])
+    assert (await feed.until(lambda body: body["type"] == "artifact"))["artifact"]["damaged"]
+    await store.ask("DELETE", f"/{row['id']}", role="operator")
+    gone = await feed.until(lambda body: body["type"] == "artifact_gone")
+    assert (gone["run_id"], gone["id"]) == ("run-1", row["id"])
+
+
 # -- whole ---------------------------------------------------------------------------------------------------------
 
 

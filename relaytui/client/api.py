@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
+from msgspec import to_builtins
 
 from relaytui.client.answers import (
     Events,
@@ -26,6 +28,17 @@ from relaytui.client.answers import (
 )
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.proving import open_session, prove_commander, unreachable
+from relaytui.wire.artifacts import (
+    OFFSET_HEADER,
+    ArtifactRow,
+    Artifacts,
+    Began,
+    BeginUpload,
+    Deleted,
+    Offset,
+    Stored,
+    Verified,
+)
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import OrderKind
@@ -36,6 +49,8 @@ T = TypeVar("T")
 ACTOR_HEADER = "X-Relay-Actor"
 MAX_ANSWER = 64 << 20
 """Bytes of one answer that are read; a commander's pages are all smaller."""
+LONG = aiohttp.ClientTimeout(total=None, connect=5, sock_read=300)
+"""Of what takes as long as its bytes do: silence is what ends it."""
 
 
 class CommanderClient:
@@ -108,21 +123,21 @@ class CommanderClient:
 
     async def drain(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
         """Have the holder save and release. RelayError `epoch_changed` or `not_held` where that no longer fits."""
-        return await self._order(OrderKind.DRAIN, run_id, expected_epoch, why)
+        return await self.order(OrderKind.DRAIN, run_id, expected_epoch, why)
 
     async def cancel(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
         """Have the holder save and stop for good; a queued run is cancelled at once. RelayError as `drain`."""
-        return await self._order(OrderKind.CANCEL, run_id, expected_epoch, why)
+        return await self.order(OrderKind.CANCEL, run_id, expected_epoch, why)
 
     async def save(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
         """Have the holder save now and go on. RelayError as `drain`, or `not_now` where no trainer runs."""
-        return await self._order(OrderKind.SAVE, run_id, expected_epoch, why)
+        return await self.order(OrderKind.SAVE, run_id, expected_epoch, why)
 
     async def sync(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
         """Have the holder bring its newest checkpoint to the Hub now. RelayError as `save`."""
-        return await self._order(OrderKind.SYNC, run_id, expected_epoch, why)
+        return await self.order(OrderKind.SYNC, run_id, expected_epoch, why)
 
-    async def _order(self, kind: OrderKind, run_id: str, expected_epoch: int, why: str) -> Ordered:
+    async def order(self, kind: OrderKind, run_id: str, expected_epoch: int, why: str = "") -> Ordered:
         body = {"expected_epoch": expected_epoch, "why": why}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/{kind}", body, Ordered)
 
@@ -130,6 +145,58 @@ class CommanderClient:
         """Queue an ended run again. RelayError `epoch_changed`, or `not_ended` where it is queued or held."""
         body = {"expected_epoch": expected_epoch, "why": why}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/requeue", body, Requeued)
+
+    # -- artifacts ------------------------------------------------------------------------------------------------
+
+    async def artifacts(self, run: str | None = None) -> Artifacts:
+        """What the store holds of that run, or of all, oldest first."""
+        return await self._get("/api/artifacts", Artifacts, {"run": run})
+
+    async def artifact(self, artifact: int) -> ArtifactRow:
+        return (await self._get(f"/api/artifacts/{artifact}", Stored)).artifact
+
+    async def verify_artifact(self, artifact: int) -> Verified:
+        """Has it read and hashed again; answers within seconds how far that is. Ask again until it is `over`."""
+        return await self._call("POST", f"/api/artifacts/{artifact}/verify", Verified, timeout=LONG)
+
+    async def delete_artifact(self, artifact: int, why: str = "") -> ArtifactRow:
+        """What it was. RelayError `unknown_artifact`."""
+        path = f"/api/artifacts/{artifact}"
+        return (await self._call("DELETE", path, Deleted, query={"why": why} if why else None)).artifact
+
+    async def begin_upload(self, upload: BeginUpload) -> Began:
+        """RelayError `quota`, `store_full` or `too_many` (507) where there is no room for it."""
+        return await self._post("/api/artifacts/uploads", to_builtins(upload), Began)
+
+    async def upload_offset(self, upload: str) -> int:
+        return (await self._get(f"/api/artifacts/uploads/{upload}", Offset)).offset
+
+    async def send_chunk(self, upload: str, offset: int, data: bytes) -> int:
+        """The offset after it. RelayError `wrong_offset` or `busy`: ask for the offset, and go on there."""
+        path = f"/api/artifacts/uploads/{upload}"
+        headers = {OFFSET_HEADER: str(offset), "Content-Type": "application/octet-stream"}
+        return (await self._call("PATCH", path, Offset, body=data, headers=headers, timeout=LONG)).offset
+
+    async def finish_upload(self, upload: str) -> ArtifactRow:
+        path = f"/api/artifacts/uploads/{upload}/finish"
+        return (await self._call("POST", path, Stored, timeout=LONG)).artifact
+
+    async def download(self, row: ArtifactRow, offset: int = 0) -> AsyncIterator[bytes]:
+        """Its bytes from `offset` on, as they come. RelayError where they end before their end."""
+        left = row.size - offset
+        headers = {"Range": f"bytes={offset}-", "If-Range": f'"{row.sha256}"'} if offset else {}
+        if not left:
+            return
+        async with self._asked("GET", f"/api/artifacts/{row.id}/content", headers=headers, timeout=LONG) as answer:
+            if answer.status >= 300:
+                raise _fault(row.name, answer.status, await _content(answer, row.name))
+            if answer.status != (206 if offset else 200):
+                raise RelayError("changed", f"artifact {row.id} is not what it was", "fetch it anew")
+            async for data in answer.content.iter_any():
+                left -= len(data)
+                yield data
+        if left:
+            raise RelayError("bad_answer", f"artifact {row.id} came {abs(left)} bytes short or long", "try again")
 
     # -- the one way there ----------------------------------------------------------------------------------------
 
@@ -148,33 +215,11 @@ class CommanderClient:
         *,
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout | None = None,
     ) -> T:
-        session = self._open()
-        if not self._proven:
-            await self.health()
-        headers = {
-            "Authorization": f"Bearer {self.endpoint.token}",
-            "Host": self.endpoint.host,
-            ACTOR_HEADER: quote(self._actor, safe=" @._-"),
-        }
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        try:
-            async with session.request(
-                method,
-                f"{self.endpoint.url}{path}",
-                params=dict(query or {}),
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-            ) as answer:
-                status, content = answer.status, await _content(answer, path)
-        except (aiohttp.ClientConnectionError, TimeoutError, OSError) as error:
-            # Whoever answers there next has to prove itself again.
-            self._proven = False
-            raise unreachable(self.endpoint.url, error) from None
-        except (aiohttp.ClientError, ValueError) as error:
-            raise RelayError("bad_answer", f"{path}: {clean(str(error), 200)}") from None
+        async with self._asked(method, path, query=query, body=body, headers=headers, timeout=timeout) as answer:
+            status, content = answer.status, await _content(answer, path)
         if status >= 300:
             raise _fault(path, status, content)
         try:
@@ -185,6 +230,46 @@ class CommanderClient:
                 f"the commander's answer to {path} is not understood: {error.message}",
                 "is it of another version? compare `relay-tui --version` on both sides",
             ) from None
+
+    @asynccontextmanager
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer, while it is read. RelayError `unreachable` or `bad_answer` where the connection does not hold."""
+        session = self._open()
+        if not self._proven:
+            await self.health()
+        said = {
+            "Authorization": f"Bearer {self.endpoint.token}",
+            "Host": self.endpoint.host,
+            ACTOR_HEADER: quote(self._actor, safe=" @._-"),
+        }
+        if body is not None:
+            said["Content-Type"] = "application/json"
+        try:
+            async with session.request(
+                method,
+                f"{self.endpoint.url}{path}",
+                params=dict(query or {}),
+                data=body,
+                headers=said | dict(headers or {}),
+                allow_redirects=False,
+                timeout=timeout or session.timeout,
+            ) as answer:
+                yield answer
+        except (aiohttp.ClientConnectionError, TimeoutError, OSError) as error:
+            # Whoever answers there next has to prove itself again.
+            self._proven = False
+            raise unreachable(self.endpoint.url, error) from None
+        except (aiohttp.ClientError, ValueError) as error:
+            raise RelayError("bad_answer", f"{path}: {clean(str(error), 200)}") from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
