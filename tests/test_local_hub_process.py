@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,12 +16,13 @@ import pytest
 from local_hub_kit import client
 from local_hub_kit import hub as own_hub
 
-from tests.hub import ClientError, Fault, RealClient, RemoteHub, TestHub, Token, hub_process
+from tests.hub import ClientError, Fault, RealClient, RemoteHub, TestHub, Token, client_env, hub_process
 from tests.hub.remote import CONTROL
 
 __all__ = ["client", "own_hub"]
 
 REPO = "relay/run-1"
+YARDSTICK = Path(__file__).parent / "bench" / "bare" / "hub_upload.py"
 SEND = """
 ops = [Add("checkpoint/weights.bin", args[0].encode() * 1000), Add("note.txt", b"note")]
 api.create_commit("relay/run-1", ops, commit_message="x")
@@ -80,6 +82,20 @@ async def test_faults_and_knobs_go_over_the_control_route(client: RealClient, hu
     assert await client(hub, "say(api.whoami()['name'])", token="hf_new") == ["new"]
     hub.make_private(REPO, False)
     assert await client(hub, "say(api.repo_info('relay/run-1').private)", token="hf_new") == [False]
+
+
+async def test_the_benchs_own_upload_is_one_commit(hub: RemoteHub, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "weights.bin").write_bytes(b"w" * 5000)
+    (tmp_path / "sub" / "note.txt").write_text("note")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", str(YARDSTICK), hub.url, REPO, str(tmp_path), stdout=asyncio.subprocess.PIPE,
+        env=client_env(hub.url),
+    )  # fmt: skip
+    said = json.loads((await process.communicate())[0])
+    assert said["bytes"] == 5004
+    assert said["commit"] == hub.head(REPO)
+    assert sorted(hub.tree(REPO)) == [".gitattributes", "checkpoint/sub/note.txt", "checkpoint/weights.bin"]
 
 
 def test_what_cannot_be_done_is_said(hub: RemoteHub) -> None:
