@@ -9,7 +9,6 @@ from msgspec.structs import astuple, replace
 
 from relaytui.commander.model.artifacts import Upload
 from relaytui.commander.store.changes import ArtifactRemoved, ArtifactSaved
-from relaytui.commander.store.changes import ArtifactRemoved, ArtifactSaved
 from relaytui.commander.store.columns import columns, record, select, upsert
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
@@ -90,19 +89,16 @@ def come_again(tx: Tx, row: ArtifactRow, upload: Upload) -> ArtifactRow:
     """The row of what was uploaded once more."""
     final = row.final or upload.final
     tx.execute("UPDATE artifacts SET final = ?, upload = ? WHERE id = ?", (final, upload.upload, row.id))
-    return _saved(tx, replace(row, final=final))
+    return _told(tx, replace(row, final=final))
 
 
 def remove(tx: Tx, row: ArtifactRow) -> None:
     tx.execute("DELETE FROM artifacts WHERE id = ?", (row.id,))
     tx.changes.append(ArtifactRemoved(row))
-    tx.changes.append(ArtifactRemoved(row))
 
 
 def found_whole(tx: Tx, sha256: str, at: float) -> None:
     tx.execute("UPDATE artifacts SET verified_at = ?, damaged = '' WHERE sha256 = ?", (at, sha256))
-    for row in of_content(tx, sha256):
-        _saved(tx, row)
     for row in of_content(tx, sha256):
         _told(tx, row)
 
