@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-from agent_rig import LAUNCHERS, Rig, eventually
+from agent_rig import LAUNCHERS, Rig, eventually, mock
 from hub_sync_kit import Calls, send_job
 from msgspec.structs import replace
 
+from relay_agent.checkpoints.manifest import read
 from relay_agent.hub.protocol import Check, Checked, Sent, Where
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, RemoteHub, hub_process
@@ -83,3 +86,50 @@ def test_it_goes_on_from_the_hub_and_ends_with_the_same_weights(
     event = next(each for each in rig.events() if each["event"] == "restore.hub")
     assert (event["repo"], event["tag"]) == (repo, f"step-{newest['newest_step']}")
     assert "restore.hub" in rig.kinds()
+
+
+def test_stopped_while_it_downloads_it_leaves_at_once_and_the_next_goes_on(hub: RemoteHub, rig: Rig) -> None:
+    repo, size = f"relay/{rig.run_id}", 2_000_000
+    assert rig.agent(mock("--steps", 3, "--step-seconds", 0, "--size", size)).wait() == 0
+    push(hub, rig, rig.run()["newest_checkpoint"], repo)
+    rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="more steps")
+    shutil.rmtree(rig.volume)
+    rig.volume.mkdir()
+
+    hub.fault(Fault.slow("resolve", 100_000, match="data.bin"))
+    on_the_hub = {"HF_REPO": repo, "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url}
+    stopped = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-b", **on_the_hub)
+    parts = rig.folder / "ckpt" / ".incoming"
+    came = 100_000 * (rig.lease_seconds + 1)
+    eventually(
+        lambda: sum(path.stat().st_size for path in parts.glob("*/parts/*")) > came or stopped.process.poll(), "bytes"
+    )
+    stopped.process.send_signal(signal.SIGTERM)
+    assert stopped.wait(10) == 143, stopped.says()
+    assert (rig.run()["attempts"][-1]["outcome"], rig.run()["epoch"]) == ("preempted", 2), "its lease was renewed"
+
+    before = len(hub.requests())
+    second = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-c", **on_the_hub)
+    assert second.wait() == 0, second.says()
+    sent = sum(each.sent for each in hub.requests(before) if each.path.endswith("data.bin"))
+    assert 0 < sent <= size - came, "what had come was not sent again"
+    assert "from step_00000003 at step 3" in second.says()
+    assert not list(parts.iterdir())
+
+
+def test_a_fork_begins_with_the_others_checkpoint_and_then_goes_on_from_its_own(rig: Rig) -> None:
+    assert rig.agent(mock("--steps", 10, "--step-seconds", 0)).wait() == 0
+    fork = dataclasses.replace(rig, run_id=f"{rig.run_id}-fork")
+    for epoch, steps in ((1, 12), (2, 14)):
+        agent = fork.agent(mock("--steps", steps, "--step-seconds", 0), FORK_FROM=f"{rig.run_id}@5")
+        assert agent.wait() == 0, agent.says()
+        if epoch == 1:
+            assert "resuming from step_00000005 at step 5" in agent.says()
+            first = read(fork.folder / "ckpt" / "step_00000005").manifest
+            assert first.forked_from is not None
+            assert (first.run_id, first.forked_from.run_id) == (fork.run_id, rig.run_id)
+            fork.call(f"/api/runs/{fork.run_id}/requeue", expected_epoch=1, why="more steps")
+    assert "resuming from step_00000012 at step 12" in agent.says()
+    assert fork.kinds().count("run.forked") == 1
+    assert rig.checkpoints() == ["step_00000005", "step_00000010"]
+    assert fork.run()["newest_checkpoint"] == "step_00000014"

@@ -11,8 +11,13 @@ DERIVED = frozenset({
 SHARED = frozenset({"checkpoint.orphan", "hub.synced"})
 """Said by both, and meaning the same: a checkpoint that is not part of the run's line; one that is on the Hub."""
 
+TOLD = frozenset({"run.forked"})
+"""Kinds of those families that only the agent can know of."""
+
 
 def is_commanders(kind: str) -> bool:
+    if kind in TOLD:
+        return False
     kind = kind.lower()
     return kind.partition(".")[0] in FAMILIES or kind in DERIVED
 
