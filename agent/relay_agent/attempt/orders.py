@@ -117,7 +117,7 @@ class Orders:
 
     def trainer_is_up(self, trainer: Supervised, file: Path, signal: Signals | None) -> None:
         """From now on it can be asked to save: by `file`, which it may look for, and by `signal`, if it knows one."""
-        self._trainer, self._file, self._signal = trainer, file, signal
+        self._trainer, self._file, self._signal, self._over = trainer, file, signal, False
         self._see_to_saves()
 
     def trainer_is_gone(self) -> None:

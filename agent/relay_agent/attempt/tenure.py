@@ -110,6 +110,17 @@ class Tenure:
                 async with asyncio.timeout(self.lease.every * self._rng.uniform(0.9, 1.0)):
                     await self._link.after(session)
 
+    async def answers(self, within: float) -> bool:
+        """Whether the commander does, so many seconds at most from now."""
+        sent = self._clock.boot()
+        try:
+            answer = await self._link.ask(self._renewal, within, functools.partial(self._renewed, sent))
+        except LinkLost:
+            return False
+        if not self._renewed(sent, answer) and isinstance(answer, Refused):
+            self.refused(answer)
+        return True
+
     def _renewed(self, sent: float, answer: Answer) -> bool:
         """Take an answer to what was asked at `sent`, however late it comes; False where it renews nothing."""
         if self.lease.lost or not (isinstance(answer, Renewed) and self._is_ours(answer)):

@@ -73,6 +73,13 @@ class Stop:
             self.ending, self.healthy = ending, healthy
         self.ask(Why.AGAIN, message)
 
+    def anew(self) -> None:
+        """What it was asked for, if anything, is done: the trainer is started once more by the same attempt."""
+        assert self.why in (None, Why.AGAIN)
+        self.why, self.message, self.ending, self.healthy = None, "", "", False
+        self.asked.clear()
+        self._listener = None
+
     def listen(self, listener: Callable[[bool], None]) -> None:
         """`listener(at_once)` stops the trainer."""
         self._listener = listener

@@ -86,6 +86,11 @@ class Follower:
         self._offset, self._n = mark
         self.progress.forget_pace()
 
+    def begin_log(self, line: int) -> None:
+        """Of another trainer of the same attempt: its bytes count anew, its lines from `line` on."""
+        self._n = line
+        self._note(Mark(0, line))
+
     def skip(self, lines: int, size: int) -> None:
         """`lines` ends of lines, `size` bytes, were not read; they are in the log."""
         self._offset += size

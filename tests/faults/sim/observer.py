@@ -479,11 +479,12 @@ class Observer:
             self._judge_lines(epoch, report)
 
     def _judge_lines(self, epoch: int, report: dict[str, Any]) -> None:
-        """Line n of an epoch is the n-th that its trainer printed."""
-        first = next((saw.first for saw in self.trainers.values() if saw.epoch == epoch), 0)
+        """Line n of an epoch is the n-th that its trainers printed, one after another: without a commander a second one
+        is started under the same lease."""
+        printed = [step for saw in self.trainers.values() if saw.epoch == epoch for step in _steps_of(saw)]
         self.checks["lines in order"] += len(report["lines"])
         for n, line in enumerate(report["lines"], report["n"]):
-            if not line.startswith(f"step {first + n}/"):
+            if n > len(printed) or not line.startswith(f"step {printed[n - 1]}/"):
                 self.fail("lines in order", f"epoch {epoch}: line {n} is {line!r}")
 
     def _judge_events(self, db: sqlite3.Connection) -> None:
@@ -531,3 +532,8 @@ class Observer:
         for held in self.held.values():
             if held.epoch <= epoch:
                 held.stopped = True
+
+
+def _steps_of(saw: Saw) -> range:
+    """Those that it made, each of which it printed."""
+    return range(saw.first + 1, saw.last + 1)
