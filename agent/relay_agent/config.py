@@ -35,6 +35,7 @@ from relay_agent.values import (
     seconds_from,
     some_endings,
     some_files,
+    some_globs,
     some_patterns,
     up_to_1000,
 )
@@ -65,6 +66,9 @@ class Settings(Struct, frozen=True):
     hf_endpoint: str
     hf_xet: bool
     hf_base_model: str
+    artifacts: Literal["none", "final", "every", "best"]
+    artifacts_files: tuple[str, ...]
+    artifacts_end_wait: float
     save_rollout_trajectories: bool
     rollout_trajectory_root: Path
     rollout_trajectory_pattern: str
@@ -218,6 +222,14 @@ KEYS = (
     Key("HF_ENDPOINT", a_url, "", "the Hub, where it is not huggingface.co"),
     Key("HF_XET", a_flag, False, "true: send in chunks that are stored once; takes some 400 MB of memory"),
     Key("HF_BASE_MODEL", a_word, "", "the model that the run began with, for the model card"),
+    Key(
+        "ARTIFACTS",
+        one_of("none", "final", "every", "best"),
+        "none",
+        "checkpoints that go to the commander's artifact store: none, final, every, best",
+    ),
+    Key("ARTIFACTS_FILES", some_globs, (), "small files of RELAY_OUTPUT_DIR that go there at the end, as patterns"),
+    Key("ARTIFACTS_END_WAIT", seconds_from(0.0), 1800.0, "seconds that the end of a run waits for the last upload"),
     Key("RELAY_SAVE_ROLLOUT_TRAJECTORIES", a_flag, False, "true: rollouts are synced, too"),
     Key("RELAY_ROLLOUT_TRAJECTORY_ROOT", a_path_below, Path("rollout"), "where the trainer saves them"),
     Key("RELAY_ROLLOUT_TRAJECTORY_PATTERN", a_word, "rollout_*.pt", "what their files are called"),

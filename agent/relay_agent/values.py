@@ -194,6 +194,15 @@ def a_save_signal(value: object) -> signal.Signals:
     return signal.Signals[f"SIG{name}"]
 
 
+def some_globs(value: object) -> tuple[str, ...]:
+    """() is none."""
+    words = value if isinstance(value, list) else re.split(r"[\s,]+", a_text(value))
+    found = tuple(a_word(word) for word in words if word)
+    if len(found) > 100 or any(len(word) > 200 or word.startswith("/") for word in found):
+        raise Bad("should be up to 100 patterns such as *.json and configs/*.yaml")
+    return found
+
+
 def some_files(value: object) -> tuple[str, ...]:
     """() is all of them."""
     words = value if isinstance(value, list) else re.split(r"[\s,]+", a_text(value))
