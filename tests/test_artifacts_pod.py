@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from relay_agent.artifacts.far import commander as far_commander
 from relay_agent.artifacts.far import send
+from relay_agent.artifacts.far.failures import Trouble
 from relay_agent.artifacts.jobs import Attach, Attached, ListStored, Offers, Pull, Put
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.placing import place
 from relay_agent.checkpoints.receiving import place_for
 from relay_agent.hub.child import Refused
-from relay_agent.hub.far.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 
 CHUNK = 100_000

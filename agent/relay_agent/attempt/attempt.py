@@ -21,6 +21,7 @@ from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.pushing import Pushing
 from relay_agent.attempt.rejoin import Rejoining, replay
 from relay_agent.attempt.restoring import Restoring
+from relay_agent.attempt.storing import Storing
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
@@ -106,6 +107,7 @@ class Attempt:
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
         self._pushing = Pushing(settings, folder, launch, holding, self.tenure, self.tell, stop, clock, rng)
+        self._storing = Storing(settings, folder, holding, self.tenure, self.tell, stop, clock, rng)
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
 
     @property
@@ -127,6 +129,7 @@ class Attempt:
             if self._rejoining is None:
                 await self._granted()
             self._pushing.begin(self.orders)
+            self._storing.begin()
             try:
                 verdict = await (self._train() if self._rejoining is None else self._rejoin(self._rejoining))
                 verdict = await self._settled(verdict)
@@ -136,6 +139,7 @@ class Attempt:
                 refused = error
             else:
                 await self._pushing.last(verdict.outcome)
+                await self._storing.last(verdict.outcome)
                 await self._end(verdict)
                 stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
                 return self._stop.exit_code if stopped else verdict.exit_code
@@ -146,7 +150,8 @@ class Attempt:
             renewing.cancel()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(renewing, *self._tasks, self._pushing.close(), return_exceptions=True)
+            away = self._pushing.close(), self._storing.close()
+            await asyncio.gather(renewing, *self._tasks, *away, return_exceptions=True)
             await self.journal.close()
             self._leave_spool()
 
@@ -160,6 +165,7 @@ class Attempt:
                 return verdict
             if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
                 self.tenure.fenced()
+            if self._stop.why not in (None, Why.AGAIN):  # meanwhile
                 return verdict
             say(f"{verdict.message}; no commander answers: under the lease that is held")
             self._stop.anew()
@@ -423,6 +429,7 @@ class Attempt:
         if name is not None:
             publisher.protect.add(name)
         self._pushing.spares(publisher)
+        self._storing.spares(publisher)
         resumed.publisher, follower.on_first_step = publisher, resumed.stepped
         return publisher
 

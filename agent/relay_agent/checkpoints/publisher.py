@@ -113,6 +113,7 @@ class Publisher:
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
         self.protect: set[str] = set()
+        self.sending: set[str] = set()  # what goes to the artifact store is spared, too
         self.newest_step: int | None = None
         self.may_prune = True
         """False once there is doubt whether the resume took."""
@@ -385,7 +386,7 @@ class Publisher:
             return
         try:
             removed = await asyncio.to_thread(
-                prune, self._folder, self._keep, self.protect, self._safe, retention=self._retention
+                prune, self._folder, self._keep, self.protect | self.sending, self._safe, retention=self._retention
             )
         except OSError as error:
             self._recorder.event("prune.failed", f"old checkpoints stay: {error.strerror or error}")

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from relay_agent.artifacts.far.failures import StoreRefused, refused
+from relay_agent.artifacts.far.failures import StoreRefused, Trouble, refused
 from relay_agent.artifacts.jobs import Store
-from relay_agent.hub.far.trouble import Trouble
 from relaytui.wire.artifacts import EPOCH_HEADER, LEASE_HEADER, OFFSET_HEADER, RUN_HEADER
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
 from relaytui.wire.text import clean

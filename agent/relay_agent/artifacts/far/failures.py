@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from relay_agent.checkpoints.tree import Torn, Unreadable
-from relay_agent.hub.far.trouble import Trouble
 from relay_agent.hub.protocol import Failed, Kind
 from relaytui.archive.errors import BadArchive, SourceChanged
 from relaytui.wire.errors import RelayError
@@ -24,6 +23,17 @@ _BY_CODE: dict[str, tuple[Kind, float | None]] = {
 """Errors of the commander's that may go away by themselves; any other of its own words is for good."""
 _NO_ROUTE = ("not_found", "http_404", "http_405", "method_not_allowed")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Trouble(Exception):  # noqa: N818 - it is told as it is
+    """What our own work here refuses or cannot do; see `Failed`."""
+
+    def __init__(self, code: str, words: str, kind: Kind = "permanent", wait: float | None = None) -> None:
+        super().__init__(words)
+        self.code = code
+        self.words = words
+        self.kind: Kind = kind
+        self.wait = wait
 
 
 class StoreRefused(Trouble):

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 from relay_agent.artifacts.far.commander import Commander, unreachable
-from relay_agent.artifacts.far.failures import StoreRefused
+from relay_agent.artifacts.far.failures import StoreRefused, Trouble
 from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal
 from relay_agent.checkpoints.manifest import MANIFEST, Sealed, Torn, read
 from relay_agent.checkpoints.receiving import manifest_of
 from relay_agent.hub.child import Tell
-from relay_agent.hub.far.trouble import Trouble
 from relaytui.archive.pack import Pack
 from relaytui.wire.artifacts import OFFSET_HEADER, ArtifactKind, Began, BeginUpload, Offset, Stored
 

@@ -1,0 +1,318 @@
+"""What of an attempt goes to the artifact store, when, and what is made of failures; with a child that is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_kit import ManualClock, new_run, put, take
+from commander_kit import until
+from msgspec import Struct
+
+from relay_agent.artifacts.jobs import Archive, Attach, Attached, Kept, Put, Seal, Store
+from relay_agent.artifacts.shown import Shown
+from relay_agent.artifacts.upkeep import Upkeep
+from relay_agent.artifacts.wish import Wish
+from relay_agent.checkpoints.retention import Best
+from relay_agent.hub.calls import HubError
+from relay_agent.hub.schedule import TRIES
+from relay_agent.volume.volume import RunFolder
+from relaytui.wire.reports import Transfer
+
+STORE = Store("http://127.0.0.1:9", "secret", "run-1", 1, "token")
+
+
+@dataclass
+class Told:
+    """In place of a Teller."""
+
+    events: list[tuple[str, str]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+
+    def event(self, kind: str, message: str, data: Any = None, *, send: bool = True) -> None:
+        self.events.append((kind, message))
+
+    def transfer(self, report: Transfer) -> None:
+        self.transfers.append(report)
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+@dataclass
+class Child:
+    """In place of the child process: what it was asked, and what it does about it."""
+
+    jobs: list[Struct] = field(default_factory=list)
+    wrong: list[HubError] = field(default_factory=list)
+    """What comes of the next puts."""
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    on_put: Callable[[Put], None] = lambda job: None
+
+    async def call(self, job: Struct, result: type[Any], **more: Any) -> Any:
+        self.jobs.append(job)
+        assert "secret" not in repr(job)
+        assert more["may"]("finish") > 0
+        if isinstance(job, Seal):
+            more["on_phase"]("hashing")
+            return Archive(job.manifest[::-1], 1000)
+        if isinstance(job, Attach):
+            return Attached(["a.json"], ["b.json: too large"])
+        assert isinstance(job, Put)
+        more["on_phase"]("uploading")
+        more["on_progress"](500, 1000)
+        self.on_put(job)
+        await self.hold.wait()
+        if self.wrong:
+            raise self.wrong.pop(0)
+        return Kept(len(self.puts), 1000, False)
+
+    @property
+    def puts(self) -> list[str]:
+        return [Path(job.folder).name for job in self.jobs if isinstance(job, Put)]
+
+    @property
+    def finals(self) -> list[bool]:
+        return [job.final for job in self.jobs if isinstance(job, Put)]
+
+
+@dataclass
+class Rig:
+    upkeep: Upkeep
+    child: Child
+    told: Told
+    run: RunFolder
+    clock: ManualClock
+    task: asyncio.Task[None]
+    held: list[float]
+
+    def publish(self, step: int, **options: Any) -> str:
+        done = put(self.run, 1, step, **options)
+        self.upkeep.published(done)
+        return done.name
+
+    async def end(self, *, final: bool = True) -> None:
+        self.upkeep.close(final=final)
+        await asyncio.wait_for(self.task, 5)
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    @asynccontextmanager
+    async def made(which: str, *, best: Best | None = None, files: tuple[str, ...] = ()) -> AsyncIterator[Rig]:
+        run = new_run(tmp_path) if not (tmp_path / "runs").exists() else new_run(tmp_path, None)
+        clock, child, told, held = ManualClock(), Child(), Told(), [100.0]
+        child.hold.set()
+        wish = Wish(which, best, files, 60.0, str(tmp_path))  # type: ignore[arg-type]
+        upkeep = Upkeep(
+            wish, lambda: STORE, run, 1, Shown(told, clock), clock, random.Random(1),  # type: ignore[arg-type]
+            held_for=lambda: held[0], call=child.call,
+        )  # fmt: skip
+        task = asyncio.create_task(upkeep.run())
+        try:
+            yield Rig(upkeep, child, told, run, clock, task, held)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    return made
+
+
+async def test_final_sends_the_last_one_at_the_end_and_nothing_before(make: Make) -> None:
+    async with make("final") as rig:
+        rig.publish(1)
+        last = rig.publish(2)
+        await asyncio.sleep(0)
+        assert rig.upkeep.size_left() > 0
+        assert rig.child.jobs == []
+        await rig.end()
+        assert (rig.child.puts, rig.child.finals) == ([last], [True])
+        assert rig.told.kinds() == ["artifact.stored"]
+        done = rig.told.transfers[-1]
+        assert (done.kind, done.phase, done.step, done.synced, done.done) == ("artifact", "done", 2, 2, 1000)
+        assert rig.upkeep.size_left() == 0
+    async with make("final") as rig:
+        await rig.end()
+        assert rig.child.jobs == [], "another agent does not even read it again"
+
+
+async def test_every_one_is_sent_or_those_that_came_meanwhile_give_way(make: Make) -> None:
+    async with make("every") as rig:
+        rig.child.hold.clear()
+        first = rig.publish(1)
+        await until(lambda: rig.child.puts)
+        assert rig.upkeep.pins == {first}
+        rig.publish(2)
+        third = rig.publish(3)
+        rig.child.hold.set()
+        await until(lambda: len(rig.child.puts) == 2)
+        await rig.end(final=False)
+        assert (rig.child.puts, rig.child.finals) == ([first, third], [False, False])
+        assert rig.upkeep.pins == set()
+    async with make("every") as rig:
+        await rig.end()
+        assert (rig.child.puts, rig.child.finals) == ([third], [True]), "what the run ends with is marked"
+        assert not any(isinstance(job, Seal) for job in rig.child.jobs)
+
+
+async def test_best_sends_what_is_better_and_the_last(make: Make) -> None:
+    async with make("best", best=Best("loss")) as rig:
+        first = rig.publish(1, metrics={"loss": 2.0})
+        await until(lambda: rig.child.puts == [first])
+        rig.publish(2, metrics={"loss": 3.0})
+        better = rig.publish(3, metrics={"loss": 1.0})
+        await until(lambda: rig.child.puts[-1] == better)
+        last = rig.publish(4, metrics={"loss": 1.5})
+        await rig.end()
+        assert (rig.child.puts, rig.child.finals) == ([first, better, last], [False, False, True])
+
+
+async def test_what_was_saved_while_the_loss_was_bad_is_not_sent(make: Make) -> None:
+    async with make("every") as rig:
+        well = rig.publish(1)
+        await until(lambda: rig.child.puts)
+        rig.publish(2, healthy=False)
+        await rig.end()
+        assert rig.child.puts == [well, well]
+        assert rig.child.finals == [False, True]
+
+
+async def test_a_failure_that_may_pass_is_tried_again_without_being_hashed_again(make: Make) -> None:
+    async with make("every") as rig:
+        rig.child.wrong = [HubError("unreachable", "nobody there", "transient") for _ in range(3)]
+        rig.publish(1)
+        for tries in range(1, 4):
+            await until(lambda: len(rig.child.puts) == tries)  # noqa: B023
+            await until(lambda: len(rig.child.wrong) == 3 - tries)  # noqa: B023
+            await asyncio.sleep(0)
+            rig.clock.now += 1000.0
+            rig.upkeep._wake.set()
+        await until(lambda: "artifact.stored" in rig.told.kinds())
+        assert sum(isinstance(job, Seal) for job in rig.child.jobs) == 1
+        waits = [report for report in rig.told.transfers if report.error]
+        assert [(report.phase, report.attempt, report.error) for report in waits] == [
+            ("waiting", number, "nobody there") for number in (2, 3, 4)
+        ]
+        assert rig.told.kinds() == ["artifact.stored"]
+
+
+async def test_the_end_does_not_wait_for_ever(make: Make) -> None:
+    async with make("final") as rig:
+        rig.publish(1)
+        rig.child.wrong = [HubError("unreachable", "nobody there", "transient") for _ in range(100)]
+        rig.upkeep.close(final=True)
+        for _ in range(TRIES):
+            await until(lambda: rig.task.done() or rig.upkeep._schedule.left(rig.clock.now) > 0)
+            rig.clock.now += 1000.0
+            rig.upkeep._wake.set()
+        await asyncio.wait_for(rig.task, 5)
+        assert len(rig.child.puts) == TRIES
+        assert rig.told.kinds() == ["artifact.failed"]
+
+
+async def test_a_failure_for_good_is_said_once_and_tried_once_more_at_the_end(make: Make) -> None:
+    async with make("every") as rig:
+        rig.child.wrong = [HubError("quota", "no room", "permanent")]
+        rig.publish(1)
+        await until(lambda: rig.told.kinds() == ["artifact.failed"])
+        for step in (2, 3):
+            rig.publish(step)
+        await asyncio.sleep(0.01)
+        assert len(rig.child.puts) == 1
+        rig.child.wrong = [HubError("quota", "no room", "permanent")]
+        await rig.end()
+        assert len(rig.child.puts) == 2
+        assert rig.told.kinds() == ["artifact.failed"] * 2
+
+
+async def test_a_checkpoint_that_is_spoilt_is_passed_over(make: Make) -> None:
+    async with make("every") as rig:
+        first = rig.publish(1)
+        await until(lambda: rig.child.puts == [first])
+        rig.child.wrong = [HubError("damaged", "it is torn", "permanent")]
+        rig.publish(2)
+        await until(lambda: "artifact.failed" in rig.told.kinds())
+        third = rig.publish(3)
+        await until(lambda: rig.child.puts[-1] == third)
+
+
+async def test_a_hash_that_was_wrong_is_made_anew(make: Make) -> None:
+    """The note on the volume may be anybody's."""
+    async with make("every") as rig:
+        rig.child.wrong = [HubError("wrong_hash", "it is not", "unknown")]
+        rig.publish(1)
+        await until(lambda: len(rig.child.puts) == 1)
+        await until(lambda: not rig.child.wrong)
+        await asyncio.sleep(0)
+        rig.clock.now += 1000.0
+        rig.upkeep._wake.set()
+        await until(lambda: "artifact.stored" in rig.told.kinds())
+        assert [type(job).__name__ for job in rig.child.jobs] == ["Seal", "Put", "Seal", "Put"]
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_who_may_not_have_the_run_any_more_sends_nothing(make: Make, claimed: bool) -> None:
+    async with make("every") as rig:
+        if claimed:
+            take(rig.run, 2)
+        else:
+            rig.held[0] = 0.0
+        rig.publish(1)
+        await until(lambda: rig.told.transfers or rig.upkeep._schedule.tries > 1)
+        assert rig.child.jobs == []
+
+
+@pytest.mark.parametrize("code", ["lease_lost", "not_holder"])
+async def test_a_lost_lease_ends_it(make: Make, code: str) -> None:
+    async with make("every", files=("*.json",)) as rig:
+        rig.child.wrong = [HubError(code, "another one has it", "permanent")]
+        rig.publish(1)
+        rig.upkeep.close(final=True)
+        await asyncio.wait_for(rig.task, 5)
+        assert len(rig.child.jobs) == 2
+
+
+async def test_small_files_go_at_the_end(make: Make) -> None:
+    async with make("none", files=("*.json",)) as rig:
+        rig.publish(1)
+        await asyncio.sleep(0.01)
+        assert rig.child.jobs == []
+        assert rig.upkeep.size_left() == 1
+        await rig.end()
+        (job,) = rig.child.jobs
+        assert isinstance(job, Attach)
+        assert Path(job.root) == rig.run.output(1)
+        assert rig.told.events == [("artifact.left", "not attached: b.json: too large")]
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"[1]", b"null", b'[{"name":"../x"}]', b"[" * 100_000, b"\xff"])
+async def test_a_note_that_says_nothing_is_no_trouble(make: Make, tmp_path: Path, data: bytes) -> None:
+    async with make("every") as rig:
+        name = rig.publish(1)
+        await until(lambda: rig.told.kinds() == ["artifact.stored"])
+        note = rig.run.root / "artifacts" / "stored.json"
+        await until(note.exists)
+    note.write_bytes(data)
+    async with make("every") as rig:
+        rig.upkeep.published(None)  # type: ignore[arg-type]
+        await until(lambda: rig.child.puts == [name])
+
+
+async def test_a_link_in_place_of_the_note_is_not_written_through(make: Make, tmp_path: Path) -> None:
+    async with make("every") as rig:
+        (rig.run.root / "artifacts").mkdir()
+        (tmp_path / "victim").write_text("mine")
+        (rig.run.root / "artifacts" / "stored.json").symlink_to(tmp_path / "victim")
+        rig.publish(1)
+        await until(lambda: rig.told.kinds() == ["artifact.stored"])
+        await rig.end(final=False)
+    assert (tmp_path / "victim").read_text() == "mine"
