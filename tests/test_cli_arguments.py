@@ -18,7 +18,7 @@ from relay_agent import commands as agent_commands
 from relay_agent.config import CONFIG_VARIABLE, KEYS
 from relaytui.cli import demo as demo_module
 from relaytui.cli import serve as serve_module
-from relaytui.cli.group import COMMANDS, cli
+from relaytui.cli.group import cli
 from relaytui.shell.program import run
 from relaytui.wire.errors import Exit, RelayError
 
@@ -57,19 +57,27 @@ GOOD = {
     "image": "image",
     "node": "node",
     "file": "/nowhere/file",
+    "artifact_id": "1",
+    "artifact_ids": "1",
 }
 """What a command needs to come as far as the value under test; the rest stays away."""
 GROUPS: dict[str, click.Command] = {"relay-tui": cli, "relay-agent": agent_commands.cli}
 
 
+def below(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command of the group, and of the groups in it."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from below(command, *path, name)
+
+
 def parameters() -> Iterator[tuple[str, tuple[str, ...], click.Parameter]]:
     """(program, command, parameter) of everything that takes a value."""
     paths: list[tuple[str, tuple[str, ...], click.Command]] = [
-        *(
-            ("relay-tui", (name,), command)
-            for name in COMMANDS
-            if (command := cli.get_command(click.Context(cli), name))
-        ),
+        *(("relay-tui", path, command) for path, command in below(cli)),
         *(("relay-agent", (name,), command) for name, command in agent_commands.cli.commands.items()),
         *((program, (), group) for program, group in GROUPS.items()),
     ]
@@ -261,12 +269,12 @@ def test_a_slip_is_answered_with_what_was_meant(
     assert capsys.readouterr().err == f"{program}: {words}\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [" ".join(path) for path, _ in below(cli)])
 def test_help_teaches_with_an_example_and_exit_codes_in_80_columns(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run("relay-tui", cli, [name, "--help"]) == Exit.OK
+    assert run("relay-tui", cli, [*name.split(), "--help"]) == Exit.OK
     words = capsys.readouterr().out
     assert "Example" in words
     assert f"relay-tui {name}" in words.partition("Example")[2]

@@ -3,7 +3,6 @@ name for a yes; a save costs nothing and asks nothing."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ import click
 
 from relaytui.cli.options import Target, decided_options, epoch_options, json_option, target_options, usage
 from relaytui.cli.output import ago, print_json
+from relaytui.cli.questions import confirmed
 from relaytui.cli.session import ask
 from relaytui.client import acts
 from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
@@ -21,8 +21,6 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.text import clean
 
 T = TypeVar("T")
-
-MAX_ANSWER = 256
 
 
 @click.command(name="force-acquire")
@@ -169,27 +167,9 @@ def _agreed(
             "no_use", f"{run_id} is {detail.run.status.value}: nothing to {verb}", hint, exit_code=Exit.LEASE
         )
     click.echo("\n".join((_describe(detail), *consequence(detail))), err=True)
-    if not _confirmed(verb, run_id):
+    if not confirmed(verb, run_id, ", and with --expected-epoch on which epoch you decided"):
         raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)
     return detail.run.epoch if expected is None else expected
-
-
-def _confirmed(verb: str, run_id: str) -> bool:
-    """`y`, `yes` and the run's own name are a yes."""
-    click.echo(f"{verb} {run_id}? [y/N]: ", nl=False, err=True)
-    try:
-        answer = sys.stdin.readline(MAX_ANSWER)  # what answers may never come to the end of a line
-    except (OSError, ValueError):
-        answer = ""
-    if not answer or len(answer) == MAX_ANSWER:
-        click.echo(err=True)
-        raise RelayError(
-            "no_answer",
-            "nobody answered, so nothing was done",
-            "without a terminal say --yes, and with --expected-epoch on which epoch you decided",
-            exit_code=INTERRUPTED,
-        )
-    return answer.strip() == run_id or answer.strip().lower() in ("y", "yes")
 
 
 def _describe(detail: RunDetail) -> str:

@@ -25,6 +25,7 @@ COMMANDS = {
     "cancel": ("relaytui.cli.act", "cancel", "End a run for good: save, publish, never queued again."),
     "save": ("relaytui.cli.act", "save", "Ask for a checkpoint of a run now."),
     "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
+    "artifacts": ("relaytui.cli.artifacts", "artifacts", "What is stored of runs: list, fetch, verify, attach, …"),
     "stop": ("relaytui.cli.stop", "stop", "Stop the commander of the state folder; runs train on."),
     "backup": ("relaytui.cli.backup", "backup", "Copy the commander's state into one file."),
     "restore": ("relaytui.cli.backup", "restore", "Put a backup in the place of the commander's state."),

@@ -28,6 +28,7 @@ class Taught(NamedTuple):
 _LOOKS = (0, 69, 77)
 _ACTS = (0, 2, 69, 75, 77, 130)
 _FOLDER = (0, 2, 74)
+_FILES = (0, 1, 2, 69, 74, 77)
 
 TAUGHT = {
     "serve": Taught(("relay-tui serve", "relay-tui serve --port 0 --json"), (0, 2, 69, 74)),
@@ -45,6 +46,22 @@ TAUGHT = {
     ),
     "save": Taught(("relay-tui save my-run",), _ACTS),
     "requeue": Taught(("relay-tui requeue my-run", "relay-tui requeue my-run --expected-epoch 3 --yes"), _ACTS),
+    "artifacts": Taught(("relay-tui artifacts list my-run", "relay-tui artifacts fetch --help"), (0, 2)),
+    "artifacts list": Taught(
+        ("relay-tui artifacts list", "relay-tui artifacts list my-run --json | jq '.artifacts[].id'"), _LOOKS
+    ),
+    "artifacts fetch": Taught(
+        ("relay-tui artifacts fetch 12 --extract step-500", "relay-tui artifacts fetch 13 --to report.json"), _FILES
+    ),
+    "artifacts verify": Taught(("relay-tui artifacts verify 12 13",), (0, 1, 69, 77)),
+    "artifacts delete": Taught(
+        ("relay-tui artifacts delete 12 --why 'superseded'", "relay-tui artifacts delete 12 --yes"), (0, 1, 69, 77, 130)
+    ),
+    "artifacts attach": Taught(
+        ("relay-tui artifacts attach my-run report.json", "relay-tui artifacts attach my-run out/a.txt --name a.txt"),
+        _FILES,
+    ),
+    "artifacts extract": Taught(("relay-tui artifacts extract my-run-step_500.tar.zst --to step-500",), (0, 1, 2, 74)),
     "stop": Taught(("relay-tui stop",), (0, 1, 69)),
     "backup": Taught(("relay-tui backup", "relay-tui backup --to /mnt/other/relay-$(date +%F).db --json"), _FOLDER),
     "restore": Taught(("relay-tui stop", "relay-tui restore FILE", "relay-tui serve"), _FOLDER),

@@ -49,6 +49,8 @@ T = TypeVar("T")
 ACTOR_HEADER = "X-Relay-Actor"
 MAX_ANSWER = 64 << 20
 """Bytes of one answer that are read; a commander's pages are all smaller."""
+NO_ROOM = 507
+"""Status of a commander that is well and has no room for what it is given."""
 LONG = aiohttp.ClientTimeout(total=None, connect=5, sock_read=300)
 """Of what takes as long as its bytes do: silence is what ends it."""
 
@@ -295,7 +297,8 @@ def whoami_here() -> str:
 
 
 def _fault(path: str, status: int, content: bytes) -> RelayError:
-    exit_code = Exit.AUTH if status in (401, 403) else Exit.UNAVAILABLE if status >= 500 else Exit.FAILED
+    there = status < 500 or status == NO_ROOM
+    exit_code = Exit.AUTH if status in (401, 403) else Exit.FAILED if there else Exit.UNAVAILABLE
     try:
         fault = decode(content, FaultBody).error
     except RelayError:

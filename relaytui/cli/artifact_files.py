@@ -1,0 +1,211 @@
+"""`relay-tui artifacts fetch | attach | extract`: bytes of artifacts, to here and from here, checked both ways."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from relaytui.archive.extract import Extracted, Limits, extract
+from relaytui.cli.options import Target, json_option, target_options, usage
+from relaytui.cli.output import print_json, printable
+from relaytui.cli.progress import Progress
+from relaytui.cli.session import ask
+from relaytui.client.api import CommanderClient
+from relaytui.client.words import size
+from relaytui.shell.arguments import COUNT, PATH, RUN_ID, RunId
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, BeginUpload
+from relaytui.wire.errors import RelayError
+from relaytui.wire.ids import is_id
+from relaytui.wire.text import counted
+
+CHUNK = 8 << 20
+PIECE = 1 << 20
+TRIES = 10
+"""Chunks in a row that may be refused for where they begin, or because another one is on its way."""
+
+
+# -- to here -------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("artifact_id", type=COUNT, metavar="ID")
+@click.option("--to", type=PATH, help="New file to write. [its run's and its own name, here]")
+@click.option("--extract", "folder", type=PATH, help="New folder to unpack it into, instead of keeping the archive.")
+@target_options
+@json_option
+def fetch(target: Target, artifact_id: int, to: Path | None, folder: Path | None, as_json: bool) -> None:
+    """Bring the artifact ID here, and check that it is what was stored.
+
+    Cut short it leaves a .part behind, and goes on from there when it is called again. A checkpoint is a .tar.zst, and
+    --extract unpacks it: into a new folder, plain files only, nothing outside of it. With --json one object: artifact,
+    path, files (null where nothing was unpacked).
+    """
+    if to is not None and folder is not None:
+        raise usage("--to and --extract at once", "say one of them")
+    row = ask(target, lambda client: client.artifact(artifact_id))
+    if folder is not None and row.kind is not ArtifactKind.CHECKPOINT:
+        raise usage(f"artifact {row.id} ({row.name}) is a plain file", "fetch it without --extract")
+    goal = folder or to or Path(_file_name(row))
+    _new(goal)
+    part = goal.with_name(f".{goal.name}.{row.sha256[:12]}.part")
+    _bring(target, row, part)
+    files = None
+    if folder is not None:
+        with part.open("rb") as archive:
+            files = len(_unpacked(archive, folder, row.size, row.sha256).files)
+        part.unlink()
+    else:
+        _new(goal)
+        part.rename(goal)
+    if as_json:
+        print_json({"artifact": row, "path": printable(goal), "files": files})
+    else:
+        click.echo(str(goal))
+
+
+def _file_name(row: ArtifactRow) -> str:
+    return f"{row.run_id}-{row.name}.tar.zst" if row.kind is ArtifactKind.CHECKPOINT else row.name
+
+
+def _bring(target: Target, row: ArtifactRow, part: Path) -> None:
+    """The artifact's bytes in `part`, whole; RelayError `wrong_hash`, or what cut it short: then it goes on later."""
+
+    async def bring(client: CommanderClient) -> None:
+        file = _opened(part)
+        with file, Progress(f"fetching {row.name}", row.size, at) as progress:
+            done = file.seek(0, os.SEEK_END)
+            async for data in client.download(row, done):
+                file.write(data)
+                digest.update(data)
+                done += len(data)
+                progress.at(done)
+            file.flush()
+            os.fsync(file.fileno())
+
+    digest = hashlib.sha256()
+    with _opened(part) as file:
+        at = file.seek(0, os.SEEK_END)
+        if at > row.size:
+            file.truncate(0)
+            at = 0
+        file.seek(0)
+        while data := file.read(PIECE):
+            digest.update(data)
+    ask(target, bring)
+    if digest.hexdigest() != row.sha256:
+        part.unlink()
+        raise RelayError("wrong_hash", f"what came of artifact {row.id} is not what was stored", "fetch it again")
+
+
+def _opened(part: Path) -> BinaryIO:
+    """To read, and to write at its end. It is ours: a link in its place is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(part, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise usage(f"{part} is no plain file", "move it away")
+    return os.fdopen(handle, "r+b")
+
+
+def _new(path: Path) -> None:
+    if os.path.lexists(path):
+        raise usage(f"{path} is there already", "name another one (--to)")
+    if not path.parent.is_dir():
+        raise usage(f"{path}: there is no folder {path.parent}", "make it first, or name another place")
+
+
+@click.command(name="extract")
+@click.argument("file", type=PATH)
+@click.option("--to", type=PATH, help="New folder. [the file's name without .tar.zst]")
+@json_option
+def extract_(file: Path, to: Path | None, as_json: bool) -> None:
+    """Unpack FILE, a checkpoint's archive: all of it into a new folder, or nothing.
+
+    Nothing in it is trusted: only what Relay itself packs is taken, plain files in plain folders, no links, nothing
+    outside of the folder, nothing larger than it says. With --json one object: path, files, bytes, sha256.
+    """
+    goal = to or file.with_name(file.name.removesuffix(".tar.zst"))
+    _new(goal)
+    with _plain(file) as archive:
+        done = _unpacked(archive, goal, os.fstat(archive.fileno()).st_size, None)
+    if as_json:
+        print_json({"path": printable(goal), "files": len(done.files), "bytes": done.bytes, "sha256": done.sha256})
+    else:
+        click.echo(str(goal))
+        click.echo(f"{counted(len(done.files), 'file')}, {size(done.bytes)}", err=True)
+
+
+def _unpacked(archive: BinaryIO, folder: Path, length: int, sha256: str | None) -> Extracted:
+    with Progress(f"unpacking {folder.name}", length) as progress:
+        return extract(archive.read, folder, Limits(size=length), sha256=sha256, durable=True, progress=progress.at)
+
+
+# -- from here -----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@click.argument("file", type=PATH)
+@click.option("--name", type=RunId(), metavar="NAME", help="What it is called there. [the file's name]")
+@target_options
+@json_option
+def attach(target: Target, run_id: str, file: Path, name: str | None, as_json: bool) -> None:
+    """Store FILE with RUN_ID as it is: a config, a report, rollouts.
+
+    What is stored already is not sent again. Of each name the newest few are kept (RELAY_ARTIFACT_KEEP_LAST_N of the
+    commander). With --json one object: artifact.
+    """
+    called = name or file.name
+    if not is_id(called):
+        raise usage(
+            f"{called!a} can be no artifact's name", "say --name: letters, digits, dots, dashes and underscores"
+        )
+    with _plain(file) as source:
+        length = os.fstat(source.fileno()).st_size
+        digest = hashlib.sha256()
+        with Progress(f"reading {called}", length) as progress:
+            while data := source.read(PIECE):
+                digest.update(data)
+                progress.at(source.tell())
+        upload = BeginUpload(run_id, ArtifactKind.FILE, called, digest.hexdigest(), length)
+        row = ask(target, lambda client: _send(client, upload, source))
+    if as_json:
+        print_json({"artifact": row})
+    else:
+        click.echo(f"{row.name} is artifact {row.id} of {row.run_id}, {size(row.size)}", err=True)
+
+
+async def _send(client: CommanderClient, upload: BeginUpload, source: BinaryIO) -> ArtifactRow:
+    begun = await client.begin_upload(upload)
+    if begun.artifact is not None:
+        return begun.artifact
+    at, refused = begun.offset, 0
+    with Progress(f"sending {upload.name}", upload.size, at) as progress:
+        while at < upload.size:
+            source.seek(at)
+            data = source.read(CHUNK)
+            if not data:
+                raise RelayError("changed", f"{upload.name} got shorter while it was sent", "attach it again")
+            try:
+                at, refused = await client.send_chunk(begun.upload, at, data), 0
+            except RelayError as error:
+                refused += 1
+                if error.code not in ("wrong_offset", "busy", "stalled") or refused > TRIES:
+                    raise
+                at = await client.upload_offset(begun.upload)
+            progress.at(at)
+    return await client.finish_upload(begun.upload)
+
+
+def _plain(path: Path) -> BinaryIO:
+    """The file to read; a link to one is the user's own."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise usage(f"{path} is no plain file", "name one")
+    return os.fdopen(handle, "rb")

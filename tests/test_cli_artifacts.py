@@ -1,0 +1,130 @@
+"""`relay-tui artifacts …` against a commander of its own process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from artifact_kit import content, flip, sha, some, stored_files
+from cli_kit import Served
+
+from relaytui.archive.pack import Pack
+from relaytui.cli.group import cli
+from relaytui.shell.program import run
+
+Artifacts = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    commander = Served(tmp_path_factory.mktemp("commander") / "state", RELAY_ARTIFACT_RUN_QUOTA="1M")
+    commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "tiny"})
+    yield commander
+    commander.stop()
+
+
+@pytest.fixture
+def artifacts(served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Artifacts:
+    def call(*words: str | Path, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        code = run("relay-tui", cli, ["--state", str(served.state), "artifacts", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_a_file_goes_there_and_comes_back(served: Served, artifacts: Artifacts, tmp_path: Path) -> None:
+    source = tmp_path / "report.json"
+    source.write_bytes(some(300_000))
+    code, out, err = artifacts("attach", "tiny", source)
+    assert (code, out) == (0, "")
+    assert "report.json is artifact" in err
+    code, out, _ = artifacts("attach", "tiny", source, "--json")
+    row = json.loads(out)["artifact"]
+    assert (row["run_id"], row["kind"], row["sha256"], row["by"]) == ("tiny", "file", sha(some(300_000)), row["by"])
+    code, out, err = artifacts("list", "tiny")
+    assert "report.json" in out
+    assert "300 kB" in out
+    assert err.startswith("1 artifact; the store has 300 kB of 100 GB")
+    goal = tmp_path / "back.json"
+    (tmp_path / f".back.json.{row['sha256'][:12]}.part").write_bytes(some(300_000)[:1_000])  # of one that was cut short
+    assert artifacts("fetch", str(row["id"]), "--to", goal) == (0, f"{goal}\n", "")
+    assert goal.read_bytes() == source.read_bytes()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    code, _, err = artifacts("fetch", str(row["id"]), "--to", goal)
+    assert (code, "is there already" in err) == (2, True)
+    (tmp_path / f".other.{row['sha256'][:12]}.part").write_bytes(b"not of it")
+    code, _, err = artifacts("fetch", str(row["id"]), "--to", tmp_path / "other")
+    assert (code, "is not what was stored" in err) == (1, True)
+    assert artifacts("fetch", str(row["id"]), "--to", tmp_path / "other")[0] == 0
+
+    flip(content(served.state, some(300_000)))
+    code, out, err = artifacts("verify", str(row["id"]))
+    assert (code, "its bytes are not what they were" in out) == (1, True)
+    assert err.startswith(f"relay-tui: damaged: {row['id']}.")
+    code, _, err = artifacts("fetch", str(row["id"]), "--to", tmp_path / "third")
+    assert (code, "is damaged" in err) == (1, True)
+    assert "damaged" in artifacts("list")[1]
+    assert artifacts("attach", "tiny", source)[0] == 0
+    code, out, _ = artifacts("verify", str(row["id"]), "--json")
+    assert (code, json.loads(out)["artifacts"][0].get("damaged", "")) == (0, "")
+
+    code, _, err = artifacts("delete", str(row["id"]), stdin="no\n")
+    assert (code, "300 kB, stored" in err, "nothing was done" in err) == (130, True, True)
+    code, _, err = artifacts("delete", str(row["id"]), "--why", "test", stdin="y\n")
+    assert (code, "is deleted" in err) == (0, True)
+    assert stored_files(served.state) == []
+    assert artifacts("list", "tiny", "--json")[1].count("report.json") == 0
+    assert artifacts("delete", str(row["id"]), "--yes")[0] == 1
+
+
+def test_a_checkpoints_archive_is_unpacked(artifacts: Artifacts, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "model.bin").write_bytes(some(10_000))
+    (folder / "deep" / "state.json").write_text("{}")
+    archive = tmp_path / "step_00000007.tar.zst"
+    archive.write_bytes(b"".join(Pack(folder).chunks()))
+    assert json.loads(artifacts("extract", archive, "--json")[1]) == {
+        "path": str(tmp_path / "step_00000007"), "files": 2, "bytes": 10_002, "sha256": sha(archive.read_bytes()),
+    }  # fmt: skip
+    assert (tmp_path / "step_00000007" / "deep" / "state.json").read_text() == "{}"
+    (tmp_path / "bad.tar.zst").write_bytes(archive.read_bytes()[:-5])
+    code, _, err = artifacts("extract", tmp_path / "bad.tar.zst")
+    assert (code, err.count("\n")) == (1, 1)
+    assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("list", "nobody"), 0, "no artifacts yet"),
+        (("attach", "nobody", "FILE"), 1, "no run nobody"),
+        (("attach", "tiny", "LARGE"), 1, "no room for 2 MB more"),
+        (("attach", "tiny", "FIFO"), 2, "is no plain file"),
+        (("attach", "tiny", "/nowhere/x"), 74, "/nowhere/x: No such file"),
+        (("attach", "tiny", "FILE", "--name", "../x"), 2, "should be"),
+        (("attach", "tiny", "an odd näme"), 2, "say --name"),
+        (("fetch", "999"), 1, "no artifact 999"),
+        (("fetch", "999", "--to", "a", "--extract", "b"), 2, "say one of them"),
+        (("verify", "999"), 1, "no artifact 999"),
+        (("verify",), 2, "Missing argument"),
+        ((), 2, "say which: list, fetch"),
+        (("lst",), 2, "No such command"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(
+    artifacts: Artifacts, tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    (tmp_path / "FILE").write_bytes(b"x")
+    (tmp_path / "LARGE").write_bytes(some(2_000_000))
+    os.mkfifo(tmp_path / "FIFO")
+    (tmp_path / "an odd näme").write_bytes(b"x")
+    placed = [str(tmp_path / word) if (tmp_path / word).exists() else word for word in words]
+    got, _, err = artifacts(*placed)
+    assert (got, said in err, err.count("\n")) == (code, True, 1), err
