@@ -1,23 +1,28 @@
-"""Checkpoints on their way to the test hub, by the agent's own child process."""
+"""Checkpoints on their way to the test hub: by the agent's own child process, or by what runs in it, without one."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
+import huggingface_hub.utils
 from checkpoint_kit import RUN, new_run, put
 
 from relay_agent.checkpoints.manifest import read
 from relay_agent.hub import calls, layout
+from relay_agent.hub.calls import HubError
+from relay_agent.hub.child import WORK, Refused, Tell, told
 from relay_agent.hub.protocol import Beside, Job, Send, Sent, Where
 from relay_agent.volume.volume import RunFolder
 
 REPO = "relay/run-1"
 FOREVER = 3600.0
 
-__all__ = ["FOREVER", "REPO", "RUN", "Calls", "new_run", "put", "run_file", "send_job"]
+__all__ = ["FOREVER", "REPO", "RUN", "Calls", "Killed", "new_run", "put", "run_file", "send_job"]
 
 
 def run_file(run: RunFolder, name: str, holder: int = 1, **more: Any) -> layout.RunFile:
@@ -38,17 +43,56 @@ def send_job(where: Where, run: RunFolder, name: str, *, epoch: int = 1, files: 
     )  # fmt: skip
 
 
-class Calls:
-    """Jobs handed to a child process. `allowed` is what the fence says."""
+class Killed(BaseException):
+    """The process is gone."""
 
-    def __init__(self, cache: Path) -> None:
+
+class _Inside(Tell):
+    """Says what a job says to a test, in the test's own process."""
+
+    def __init__(self, calls: Calls, fault: str) -> None:
+        super().__init__(-1, None, "")  # type: ignore[arg-type]
+        self._calls = calls
+        self._place = fault
+        self._left = 0.0
+
+    def phase(self, name: str) -> None:
+        self._calls.phases.append(name)
+        self.at(name)
+
+    def progress(self, done: int, total: int) -> None:
+        self._calls.progress = (done, total)
+
+    def may(self, what: str) -> None:
+        self._calls.asked.append(what)
+        self._left = self._calls.allowed(what)
+        if self._left <= 0:
+            raise Refused(what)
+
+    def still(self, what: str) -> None:
+        if self._left < 1e-6:
+            raise Refused(what)
+
+    def at(self, place: str) -> None:
+        if place == self._place:
+            raise Killed
+
+
+class Calls:
+    """Does jobs. `allowed` is what the fence says. `real`: in the child process."""
+
+    def __init__(self, cache: Path, *, real: bool = False) -> None:
         self.cache = str(cache)
         self.phases: list[str] = []
         self.asked: list[str] = []
+        self.progress = (0, 0)
         self.allowed: Callable[[str], float] = lambda what: FOREVER
         self.quiet: dict[str, float] = dict(calls.QUIET)
+        self.real = real
 
-    async def __call__(self, job: Job, result: type[Any] = Sent, fault: str = "") -> Any:
+    async def __call__(self, job: Job, result: type[Any] = Sent, fault: str = "", **_: Any) -> Any:
+        if not self.real:
+            return await asyncio.to_thread(self._inside, job, fault)
         more = {"RELAY_HUB_FAULT": fault} if fault else {}
 
         def may(what: str) -> float:
@@ -59,3 +103,15 @@ class Calls:
             return await calls.call(
                 job, result, cache=self.cache, may=may, on_phase=self.phases.append, quiet=self.quiet, more=more
             )
+
+    def _inside(self, job: Job, fault: str) -> Any:
+        huggingface_hub.constants.HF_HUB_DISABLE_XET = True  # as the child's environment has it
+        huggingface_hub.utils.disable_progress_bars()
+        work = importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work
+        try:
+            return work(job, _Inside(self, fault))
+        except Refused as refused:
+            raise HubError("refused", str(refused), "permanent") from refused
+        except Exception as error:
+            failed = told(error, job.where.token)
+            raise HubError(failed.code, failed.words, failed.kind, failed.wait) from error

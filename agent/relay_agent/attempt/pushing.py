@@ -92,6 +92,7 @@ class Pushing:
     def spares(self, publisher: Publisher) -> None:
         """What is being sent is not pruned."""
         if self._sync is not None:
+            publisher.protect |= self._sync.pins
             self._sync.pins = publisher.protect
 
     # -- the end -----------------------------------------------------------------------------------------------------

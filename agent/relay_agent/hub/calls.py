@@ -76,7 +76,7 @@ class HubError(Exception):
 def missing() -> str:
     """Why no child can do anything at the Hub; empty: it can."""
     if find_spec("huggingface_hub") is None:
-        return "huggingface_hub is not installed beside the agent: pip install 'relay-tui[hub]'"
+        return "huggingface_hub is not installed beside the agent: pip install 'huggingface_hub>=2,<3'"
     return ""
 
 

@@ -123,7 +123,7 @@ def _settle_in() -> int:
 
 
 def main() -> NoReturn:
-    serve(AnyJob, _work, lambda error, job: _told(error, job.where.token))
+    serve(AnyJob, _work, lambda error, job: told(error, job.where.token))
 
 
 def serve(jobs: Any, work: Callable[[Any, Tell], Any], told: Callable[[Exception, Any], Failed]) -> NoReturn:
@@ -146,7 +146,7 @@ def _work(job: Any, tell: Tell) -> Any:
     return importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work(job, tell)
 
 
-def _told(error: Exception, token: str) -> Failed:
+def told(error: Exception, token: str) -> Failed:
     failures = importlib.import_module("relay_agent.hub.far.failures")
     failed: Failed = failures.told(error)
     return msgspec.structs.replace(failed, words=failed.words.replace(token, "…") if token else failed.words)
