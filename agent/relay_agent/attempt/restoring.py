@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from relay_agent.artifacts.restore import Stored
+from relay_agent.attempt.storing import store_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.attempt.whence import TABLE, Act, Here, Mark, Rule, There, there
@@ -69,12 +71,14 @@ class Elsewhere(Protocol):
 
 
 class Restoring:
-    """`source`: None where nothing is kept elsewhere."""
+    """`source`: None where nothing is kept elsewhere; `beside`: further ones, asked after it. Of what all of them have
+    the newest counts, and of one that several have the first one's is taken."""
 
     def __init__(
-        self, source: Elsewhere | None, folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop
-    ) -> None:
-        self._source = source
+        self, source: Elsewhere | None, folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop,
+        beside: Sequence[Elsewhere] = (),
+    ) -> None:  # fmt: skip
+        self._sources = (*([source] if source is not None else []), *beside)
         self._folder = folder
         self._rule: Rule = rule
         self._tenure = tenure
@@ -92,7 +96,11 @@ class Restoring:
             wish = None  # it is said where it is to be synced to
         if wish is not None:
             source = Source(wish.where, wish.cache, stop, clock, rng, tell.transfer)
-        return cls(source, folder, settings.on_missing_checkpoint, tenure, tell, stop)
+        beside: list[Elsewhere] = []
+        if settings.artifacts != "none":
+            cache = str(settings.agent_state / "artifacts")
+            beside.append(Stored(lambda: store_of(settings, tenure), cache, stop, clock, rng, tell.transfer))
+        return cls(source, folder, settings.on_missing_checkpoint, tenure, tell, stop, beside)
 
     async def find(
         self, here: Here, resume: Resume | None, known: CheckpointRef | None, *, healthy: bool = False
@@ -100,30 +108,33 @@ class Restoring:
         """What is to be done; where that is HUB, it is in its place. `resume`: the best on the volume; `known`: the
         newest that the commander knows, unless the volume is beyond that. `healthy`: only one that was saved while the
         loss was well. Cancelled; OSError where the volume fails."""
-        if here is Here.NEWEST or self._source is None:
+        if here is Here.NEWEST or not self._sources:
             found = Found(TABLE[here, There.NOTHING, self._rule])
         else:
-            found = await self._ask(self._source, here, resume, known, healthy)
+            found = await self._ask(here, resume, known, healthy)
         if found.act is not Act.ASK:
             await asyncio.to_thread(self._forget)
         return found
 
-    async def _ask(
-        self, source: Elsewhere, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool
-    ) -> Found:
-        say(f"looking for checkpoints of the run at {source.repo}")
-        try:
-            steps = await source.steps()
-        except HubError as error:
-            words = f"{source.repo} cannot be asked for checkpoints: {error.words}"
-            self._failed(words, error.code)
-            return Found(TABLE[here, There.UNREACHED, self._rule], None, words, there=There.UNREACHED)
+    async def _ask(self, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool) -> Found:
         mark = await asyncio.to_thread(_mark, resume)
         spoilt = await asyncio.to_thread(notes, self._folder)
-        candidates = self._candidates(source.repo, steps, spoilt, healthy)
         better = ""  # why one that may be whole cannot be had
-        for step in candidates:
-            here = Here.LOST if here is Here.EMPTY and (better or step is not candidates[0]) else here
+        found: list[tuple[Elsewhere, Step]] = []
+        for source in self._sources:
+            say(f"looking for checkpoints of the run at {source.repo}")
+            try:
+                steps = await source.steps()
+            except HubError as error:
+                words = f"{source.repo} cannot be asked for checkpoints: {error.words}"
+                self._failed(words, error.code)
+                better = better or words
+                continue
+            found += [(source, step) for step in self._candidates(source.repo, steps, spoilt, healthy)]
+        candidates = sorted(found, key=lambda each: (each[1].epoch, each[1].seq), reverse=True)
+        for source, step in candidates:
+            first = step.manifest == candidates[0][1].manifest
+            here = Here.LOST if here is Here.EMPTY and (better or not first) else here
             what = there(
                 known, mark, Mark(step.epoch, step.seq), step.name, step.step, step.manifest, better=bool(better)
             )
@@ -143,7 +154,7 @@ class Restoring:
                 self._failed(f"{step.tag} of {source.repo} is not used: {torn.reason}", "not_whole", step)
         here = Here.LOST if here is Here.EMPTY and candidates else here
         what = There.UNREACHED if better else There.NOTHING
-        words = better or f"nothing to go on from is at {source.repo}"
+        words = better or f"nothing to go on from is at {' or '.join(source.repo for source in self._sources)}"
         return Found(TABLE[here, what, self._rule], None, words, there=what)
 
     def _candidates(self, repo: str, steps: list[Step], spoilt: Mapping[int, Rollback], healthy: bool) -> list[Step]:

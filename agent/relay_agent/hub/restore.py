@@ -41,6 +41,7 @@ class Source:
     """A repository on the Hub. `tell` takes what is told of a transfer."""
 
     event = "restore.hub"
+    who = "the Hub"
 
     def __init__(
         self, where: Where, cache: str, stop: Stop, clock: Clock, rng: random.Random, tell: Callable[[Transfer], None]
@@ -58,22 +59,21 @@ class Source:
 
     async def steps(self) -> list[Step]:
         """Every step that has a tag there, in no order. HubError; Cancelled where the attempt is to stop."""
-        timeout = min(self.where.timeout, LIST_TIMEOUT)
-        job = ListSteps(msgspec.structs.replace(self.where, timeout=timeout))
+        return await self._patiently(lambda attempt: self.ask(), LIST_TRIES, lambda: False, lambda error, attempt: None)
 
-        async def ask(attempt: int) -> Listed:
-            return await calls.call(job, Listed, cache=self._cache)
-
-        return (await self._patiently(ask, LIST_TRIES, lambda: False, lambda error, attempt: None)).steps
+    async def ask(self) -> list[Step]:
+        """Once."""
+        job = ListSteps(msgspec.structs.replace(self.where, timeout=min(self.where.timeout, LIST_TIMEOUT)))
+        listed: Listed = await calls.call(job, Listed, cache=self._cache)
+        return listed.steps
 
     async def pull(self, step: Step, place: Path) -> Path:
         """Bring it into `place`; the folder there that holds all of it. HubError, Cancelled."""
         transfer = _Transfer(step, self._clock, self._tell)
-        job = Pull(self.where, step.run_id, step.revision, step.manifest, str(place))
 
-        async def bring(attempt: int) -> Pulled:
+        async def bring(attempt: int) -> str:
             transfer.attempt = attempt
-            return await calls.call(job, Pulled, cache=self._cache, on_progress=transfer.moved)
+            return await self.bring(step, place, transfer.moved)
 
         try:
             done = await self._patiently(bring, PULL_TRIES, transfer.got_further, transfer.waits)
@@ -83,7 +83,13 @@ class Source:
         except Cancelled:
             transfer.ended(TransferPhase.FAILED, "stopped; what has come stays for the next attempt")
             raise
-        return Path(done.folder)
+        return Path(done)
+
+    async def bring(self, step: Step, place: Path, on_progress: Callable[[int, int], None]) -> str:
+        """Once."""
+        job = Pull(self.where, step.run_id, step.revision, step.manifest, str(place))
+        pulled: Pulled = await calls.call(job, Pulled, cache=self._cache, on_progress=on_progress)
+        return pulled.folder
 
     def placed(self, step: Step) -> None:
         """It was read again and is in its place."""
@@ -108,7 +114,7 @@ class Source:
                 on_wait(error, attempt)
                 pause = self._rng.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**failed))
                 pause = pause if error.wait is None else error.wait
-                say(f"the Hub: {error.words}; trying again in {pause:.1f} s")
+                say(f"{self.who}: {error.words}; trying again in {pause:.1f} s")
             await unless_stopped(self._stop, asyncio.sleep(pause))
 
 
