@@ -47,7 +47,8 @@ async def test_a_step_is_one_commit_and_one_tag(hub: TestHub, where: Where, run:
     assert (sent.tag, sent.stored) == ("step-500", False)
     assert call.phases == ["looking", "uploading", "commit", "verify", "tag"]
     assert call.asked == ["commit", "tag"]
-    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision}
+    assert hub.verify(REPO) == []
+    assert hub.repo(REPO).tags == {"step-500": sent.revision}
     files = hub.files(REPO, "step-500")
     ours = {"manifest.json", "weights.bin", "shard/0.bin"}
     assert set(files) == {".gitattributes", "README.md", "relay/run.json"} | {f"checkpoint/{path}" for path in ours}
@@ -72,7 +73,10 @@ async def test_the_next_step_takes_the_place_of_the_one_before(
     kept = {path for path in at_head if path.startswith("checkpoint/")}
     assert kept == {"checkpoint/manifest.json", "checkpoint/weights.bin"}
     readme = at_head["README.md"].decode()
-    assert "license: mit" in readme and "Mine." in readme and card.BEGIN in readme and "step_00001000" in readme
+    assert "license: mit" in readme
+    assert "Mine." in readme
+    assert card.BEGIN in readme
+    assert "step_00001000" in readme
     assert layout.decode_run(at_head[layout.RUN]).complete is False
     assert "checkpoint/shard/0.bin" in hub.files(REPO, "step-500")
 
@@ -86,7 +90,8 @@ async def test_killed_anywhere_the_next_one_finishes_and_sends_nothing_twice(
         await call(send_job(where, run, "step_00000500"), fault=place)
     assert hub.verify(REPO) == []
     sent = await call(send_job(where, run, "step_00000500"))
-    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision}
+    assert hub.verify(REPO) == []
+    assert hub.repo(REPO).tags == {"step-500": sent.revision}
     assert not hub.resent()
     assert sum(commit.title == "step_00000500" for commit in hub.repo(REPO).commits.values()) == 1
 
@@ -98,9 +103,13 @@ async def test_a_child_that_is_killed_is_an_error_and_its_work_is_finished(
     call.real = True
     with pytest.raises(HubError) as died:
         await call(send_job(where, run, "step_00000500"), fault="committed")
-    assert died.value.code == "child_died" and "SIGKILL" in died.value.words and died.value.kind == "unknown"
+    assert died.value.code == "child_died"
+    assert "SIGKILL" in died.value.words
+    assert died.value.kind == "unknown"
     sent = await call(send_job(where, run, "step_00000500"))
-    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision} and not hub.resent()
+    assert hub.verify(REPO) == []
+    assert hub.repo(REPO).tags == {"step-500": sent.revision}
+    assert not hub.resent()
 
 
 @pytest.mark.parametrize(
@@ -124,9 +133,11 @@ async def test_what_nobody_knows_is_looked_up(
     hub.fault(fault)
     sent = await call(send_job(where, run, "step_00000500"))
     assert not hub.faults.waiting
-    assert hub.verify(REPO) == [] and hub.repo(REPO).tags == {"step-500": sent.revision}
+    assert hub.verify(REPO) == []
+    assert hub.repo(REPO).tags == {"step-500": sent.revision}
     ours = [commit for commit in hub.repo(REPO).commits.values() if commit.title == "step_00000500"]
-    assert len(ours) == 1 and not hub.resent()
+    assert len(ours) == 1
+    assert not hub.resent()
 
 
 async def test_a_hub_that_never_answers_is_given_up(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
@@ -176,11 +187,13 @@ async def test_the_fence_is_asked_before_commit_and_tag(
     call.allowed = lambda what: 0.0
     with pytest.raises(HubError) as refused:
         await call(send_job(where, run, "step_00000500"))
-    assert refused.value.code == "refused" and hub.asked("commit") == []
+    assert refused.value.code == "refused"
+    assert hub.asked("commit") == []
     call.allowed = lambda what: 1e-9 if what == "commit" else 10.0  # it was frozen in between
     with pytest.raises(HubError) as late:
         await call(send_job(where, run, "step_00000500"))
-    assert late.value.code == "refused" and hub.asked("commit") == []
+    assert late.value.code == "refused"
+    assert hub.asked("commit") == []
     call.allowed = lambda what: 10.0 if what == "commit" else 0.0
     with pytest.raises(HubError):
         await call(send_job(where, run, "step_00000500"))
@@ -195,7 +208,8 @@ async def test_an_older_epoch_pushes_nothing_over_a_later_one(
     await call(send_job(where, run, "step_00000500", epoch=4))
     with pytest.raises(HubError) as superseded:
         await call(send_job(where, run, "step_00000600", epoch=3))
-    assert superseded.value.code == "superseded" and superseded.value.kind == "permanent"
+    assert superseded.value.code == "superseded"
+    assert superseded.value.kind == "permanent"
     assert set(hub.repo(REPO).tags) == {"step-500"}
 
 
@@ -213,7 +227,8 @@ async def test_another_runs_and_a_public_repository_are_left_alone(
     await call(Check(msgspec.structs.replace(public, private=False), RUN), Checked)
     with pytest.raises(HubError) as refused:
         await call(send_job(public, run, "step_00000500"))
-    assert refused.value.code == "not_private" and hub.repo("relay/public").tags == {}
+    assert refused.value.code == "not_private"
+    assert hub.repo("relay/public").tags == {}
 
 
 async def test_what_the_volume_spoilt_is_not_sent(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
@@ -223,7 +238,8 @@ async def test_what_the_volume_spoilt_is_not_sent(hub: TestHub, where: Where, ru
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     with pytest.raises(HubError) as damaged:
         await call(send_job(where, run, "step_00000500"))
-    assert damaged.value.code == "damaged" and hub.repo(REPO).tags == {}
+    assert damaged.value.code == "damaged"
+    assert hub.repo(REPO).tags == {}
 
 
 async def test_the_same_name_with_other_content_gets_a_tag_of_its_own(
@@ -235,7 +251,8 @@ async def test_the_same_name_with_other_content_gets_a_tag_of_its_own(
     elsewhere = new_run(tmp_path / "other", epoch=2)
     put(elsewhere, 2, 500, "other")
     sent = await call(send_job(where, elsewhere, "step_00000500", epoch=2))
-    assert sent.tag == "step-500.e2" and hub.verify(REPO) == []
+    assert sent.tag == "step-500.e2"
+    assert hub.verify(REPO) == []
 
 
 async def test_only_the_newest_stay_and_the_others_space_is_free(
@@ -247,8 +264,10 @@ async def test_only_the_newest_stay_and_the_others_space_is_free(
     hub.someone_commits(REPO, "theirs.bin", b"x" * 5000)
     before = hub.stored_bytes(REPO)
     trimmed = await call(Trim(where, RUN, 1, 2), Trimmed)
-    assert trimmed.tags == ["step-100", "step-200"] and trimmed.freed > 0
-    assert set(hub.repo(REPO).tags) == {"step-300", "step-400"} and hub.verify(REPO) == []
+    assert trimmed.tags == ["step-100", "step-200"]
+    assert trimmed.freed > 0
+    assert set(hub.repo(REPO).tags) == {"step-300", "step-400"}
+    assert hub.verify(REPO) == []
     assert hub.stored_bytes(REPO) == before - trimmed.freed
     assert await call(Trim(where, RUN, 1, 2), Trimmed) == Trimmed([], 0)
 
@@ -260,4 +279,5 @@ async def test_a_trim_that_was_killed_is_finished(hub: TestHub, where: Where, ru
     with pytest.raises(Killed):
         await call(Trim(where, RUN, 1, 1), Trimmed, fault="untagged")
     assert (await call(Trim(where, RUN, 1, 1), Trimmed)).freed > 0
-    assert set(hub.repo(REPO).tags) == {"step-300"} and hub.verify(REPO) == []
+    assert set(hub.repo(REPO).tags) == {"step-300"}
+    assert hub.verify(REPO) == []

@@ -34,7 +34,8 @@ def updated(old: str | None, section: str, fields: Mapping[str, str | list[str]]
 def _with_head(old: str, fields: Mapping[str, str | list[str]]) -> str:
     match = _HEAD.match(old)
     if match is None:
-        return _head({}, fields) + "\n" + old
+        head = _head({}, fields)
+        return f"{head}\n{old}" if head else old
     inner = match[1] or ""
     try:
         known = yaml.safe_load(inner) or {}
