@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -260,7 +261,7 @@ class CommanderClient:
                 method,
                 f"{self.endpoint.url}{path}",
                 params=dict(query or {}),
-                data=body,
+                data=None if body is None else io.BytesIO(body),  # large ones are not copied at a stretch
                 headers=said | dict(headers or {}),
                 allow_redirects=False,
                 timeout=timeout or session.timeout,
