@@ -305,6 +305,30 @@ for path in ("a.bin", "b.txt"):
     assert hub.asked("resolve")[0].sent == 3
 
 
+async def test_large_files_may_come_from_elsewhere_where_no_token_goes(
+    client: RealClient, hub: TestHub, tmp_path: Path
+) -> None:
+    await upload(client, hub, {"é/a.bin": "0123456789", "b.txt": "words"})
+    hub.redirect = True
+    script = "api.snapshot_download('relay/run-1', local_dir=args[0])"
+    await client(hub, script, str(tmp_path / "down"))
+    assert (tmp_path / "down" / "é" / "a.bin").read_text() == "0123456789"
+    assert [each.path.endswith("/%C3%A9/a.bin") for each in hub.asked("cdn")] == [True]
+    said = await client(hub, """
+url = f"{api.endpoint}/relay/run-1/resolve/main/%C3%A9/a.bin"
+headers = {"Authorization": f"Bearer {api.token}"}
+answer = httpx2.head(url, headers=headers)
+say([answer.status_code, answer.headers["X-Linked-Size"], answer.headers["X-Linked-Etag"]])
+where = answer.headers["Location"]
+say([httpx2.get(where, headers={"Range": "bytes=3-5"}).text, httpx2.get(where, headers=headers).status_code])
+say(httpx2.get(url, headers=headers, follow_redirects=True).text)
+say(where)
+""")  # fmt: skip
+    assert said[:3] == [[302, "10", f'"{sha256(b"0123456789")}"'], ["345", 400], "0123456789"]
+    hub.links.expire()
+    assert await client(hub, "say(httpx2.get(args[0]).status_code)", said[3]) == [403]
+
+
 # -- space -----------------------------------------------------------------------------------------------------------
 
 
@@ -411,4 +435,5 @@ def test_every_route_has_a_name() -> None:
         "create", "delete", "whoami", "validate-yaml", "info", "settings", "auth-check", "lfs-batch", "lfs-put",
         "lfs-part", "lfs-complete", "lfs-verify", "preupload", "commit", "tag", "untag", "branch", "unbranch", "squash",
         "lfs-delete", "xet-token", "refs", "commits", "tree", "paths-info", "lfs-files", "resolve-head", "resolve",
+        "cdn-head", "cdn",
     )  # fmt: skip

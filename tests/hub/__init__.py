@@ -26,8 +26,9 @@ by `hub.tokens.add(Token(…))`. Chance instead of a script: `TestHub(folder, pl
 for the same seed.
 
 What is where: `server.py` the hub, its knobs and questions; `serving.py` how one request goes; `repos.py`, `lfs.py`,
-`commits.py`, `reading.py`, `xet.py` the routes; `store.py` what is remembered, `content.py` the bytes; `faults.py`,
-`tokens.py`; `judge.py` whether every tag is whole; `client.py`, `remote.py` the other process, on either side.
+`commits.py`, `reading.py`, `files.py`, `xet.py` the routes; `store.py` what is remembered, `content.py` the bytes;
+`faults.py`, `tokens.py`; `judge.py` whether every tag is whole; `client.py`, `remote.py` the other process, from both
+sides.
 """
 
 from tests.hub.client import ClientError, RealClient, client_env, run_client

@@ -91,8 +91,8 @@ class RealClient:
         self, hub: Reachable, script: str, *args: Any, token: str | None = None, timeout: float = TIMEOUT,
         deadline: float = 60.0,
     ) -> list[Any]:  # fmt: skip
-        asked = {"url": hub.url, "token": token if token is not None else hub.token, "script": script, "args": args}
-        asked["timeout"] = timeout
+        token = token if token is not None else hub.token
+        asked = {"url": hub.url, "token": token, "script": script, "args": args, "timeout": timeout}
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None
         assert stdout is not None

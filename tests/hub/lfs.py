@@ -46,6 +46,8 @@ class Uploads:
         return ticket
 
     def get(self, hub: TestHub, request: web.Request) -> Upload:
+        if "Authorization" in request.headers and request.method == "PUT":
+            raise HubError(400, "InvalidArgument: Only one auth mechanism allowed")
         upload = self._open.get(request.match_info["ticket"])
         if upload is None or upload.oid != request.match_info["oid"]:
             raise HubError(403, "SignatureDoesNotMatch")
@@ -77,11 +79,11 @@ def _row(hub: TestHub, repo: Repo, oid: str, size: int, new: dict[str, int], mul
     in_parts = hub.part_size is not None and size > hub.part_size and multipart
     part_size = hub.part_size if in_parts else None
     ticket = hub.uploads.open(Upload(repo, oid, size, part_size))
-    upload: dict[str, Any] = {"href": f"{hub.url}/lfs/put/{oid}/{ticket}"}
+    upload: dict[str, Any] = {"href": f"{hub.elsewhere}/lfs/put/{oid}/{ticket}"}
     if part_size is not None:
         numbers = range(1, math.ceil(size / part_size) + 1)
         upload = {"href": f"{hub.url}/lfs/complete/{oid}/{ticket}"}
-        upload["header"] = {str(number): f"{hub.url}/lfs/part/{oid}/{ticket}/{number}" for number in numbers}
+        upload["header"] = {str(number): f"{hub.elsewhere}/lfs/part/{oid}/{ticket}/{number}" for number in numbers}
         upload["header"]["chunk_size"] = str(part_size)
     kinds = "" if repo.kind == "model" else f"{repo.kind}s/"
     verify = {"href": f"{hub.url}/{kinds}{repo.id}.git/info/lfs/objects/verify"}

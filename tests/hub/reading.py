@@ -1,4 +1,4 @@
-"""Routes that only look: refs, trees, commits, what is stored, and the files themselves."""
+"""Routes that only look: refs, trees, commits, what is stored."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from tests.hub.commits import stored_rows
-from tests.hub.faults import DONE
 from tests.hub.repos import REPO, iso
-from tests.hub.serving import Route, answer, cut, fault_of, pace, record_of, sent
-from tests.hub.store import Commit, Entry, HubError, Repo, no_such_entry
+from tests.hub.serving import Route, answer
+from tests.hub.store import Commit, Entry, HubError, no_such_entry
 
 if TYPE_CHECKING:
     from tests.hub.server import TestHub
-
-CHUNK = 256 << 10
 
 
 def pages(hub: TestHub, request: web.Request, rows: list[Any], size: int) -> web.Response:
@@ -114,94 +111,6 @@ async def lfs_files(hub: TestHub, request: web.Request) -> web.Response:
     return pages(hub, request, stored_rows(repo), hub.page)
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
-
-
-class Stored(web.FileResponse):
-    """An object from disk, with Range, by sendfile; its ETag is its name and not when it was written."""
-
-    name = ""
-    begun = False
-
-    @property
-    def etag(self) -> Any:
-        return self.name
-
-    @etag.setter
-    def etag(self, value: Any) -> None:
-        self.headers["ETag"] = f'"{self.name}"'
-
-    async def prepare(self, request: Any) -> Any:
-        """Once: aiohttp calls it again after `serve` has, which waits until all is sent."""
-        if self.begun:
-            return None
-        self.begun = True
-        return await super().prepare(request)
-
-
-async def resolve(hub: TestHub, request: web.Request) -> web.StreamResponse:
-    repo = hub.readable(request)
-    commit = repo.resolve(request.match_info["rev"])
-    path = request.match_info["path"]
-    headers = {"X-Repo-Commit": commit.oid}
-    entry = commit.tree.get(path)
-    if entry is None or (entry.lfs and entry.sha256 not in repo.objects) or not hub.content.has(entry.sha256):
-        missing = no_such_entry(path)
-        said = headers | {"X-Error-Message": missing.message, "X-Error-Code": str(missing.code)}
-        return answer({"error": missing.message}, missing.status, said)
-    headers["Content-Type"] = "application/octet-stream"
-    headers["Content-Disposition"] = "inline"
-    if entry.lfs:
-        headers |= {"X-Linked-Etag": f'"{entry.sha256}"', "X-Linked-Size": str(entry.size)}
-    fault = fault_of(request)
-    if request.method == "GET" and fault is not None and (fault.rate or (fault.at == DONE and fault.after is not None)):
-        return await _trickle(hub, request, repo, entry, headers)
-    response = Stored(hub.content.path(entry.sha256), headers=headers)
-    response.name = entry.sha256 if entry.lfs else entry.oid
-    return response
-
-
-async def _trickle(
-    hub: TestHub, request: web.Request, repo: Repo, entry: Entry, headers: dict[str, str]
-) -> web.StreamResponse:
-    """Slowly, or only so far."""
-    fault = fault_of(request)
-    assert fault is not None
-    try:
-        asked = request.http_range
-    except ValueError:
-        raise HubError(416, "Range Not Satisfiable") from None
-    start, stop, _ = asked.indices(entry.size)
-    response = web.StreamResponse(status=200, headers=headers)
-    if "Range" in request.headers:
-        response.set_status(206)
-        response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{entry.size}"
-    response.headers["ETag"] = f'"{entry.sha256 if entry.lfs else entry.oid}"'
-    response.content_length = stop - start
-    await response.prepare(request)
-    end = stop if fault.after is None else min(stop, start + fault.after)
-    chunk = min(CHUNK, max(1024, fault.rate // 20)) if fault.rate else CHUNK
-    with hub.content.path(entry.sha256).open("rb") as source:
-        source.seek(start)
-        at = start
-        while at < end:
-            data = source.read(min(chunk, end - at))
-            at += len(data)
-            await response.write(data)
-            if fault.rate:
-                await pace(request, len(data) / fault.rate)
-    record_of(request).sent, record_of(request).status = at - start, response.status
-    if at < stop:
-        await sent(request)
-        if fault.hang:
-            await hub.until_closed(None, request)
-        cut(request)
-        return response
-    await response.write_eof()
-    return response
-
-
-RESOLVE = "/{owner}/{name}/resolve/{rev}/{path:.+}"
 ROUTES = (
     Route("refs", "GET", REPO + "/refs", refs),
     Route("commits", "GET", REPO + "/commits/{rev}", commits),
@@ -209,8 +118,4 @@ ROUTES = (
     Route("tree", "GET", REPO + "/tree/{rev}/{path:.*}", tree),
     Route("paths-info", "POST", REPO + "/paths-info/{rev}", paths_info),
     Route("lfs-files", "GET", REPO + "/lfs-files", lfs_files),
-    Route("resolve-head", "HEAD", RESOLVE, resolve),
-    Route("resolve", "GET", RESOLVE, resolve),
-    Route("resolve-head", "HEAD", "/{kinds:datasets}" + RESOLVE, resolve),
-    Route("resolve", "GET", "/{kinds:datasets}" + RESOLVE, resolve),
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTROL", "RemoteHub", "add_control", "hub_process"]
 
 CONTROL = "/-/control"
-KNOBS = ("large_above", "part_size", "page", "quota", "tags_follow", "xet_folder")
+KNOBS = ("large_above", "part_size", "page", "quota", "redirect", "tags_follow", "xet_folder")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

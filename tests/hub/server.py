@@ -11,7 +11,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from tests.hub import commits, lfs, reading, repos, xet
+from tests.hub import commits, files, lfs, reading, repos, xet
 from tests.hub.content import Content
 from tests.hub.faults import Fault, FaultPlan, Faults
 from tests.hub.judge import Finding, judge
@@ -21,7 +21,7 @@ from tests.hub.tokens import Token, Tokens, may_read, may_write
 
 __all__ = ["ROUTES", "TestHub"]
 
-TABLE: tuple[Route, ...] = (*repos.ROUTES, *lfs.ROUTES, *commits.ROUTES, *xet.ROUTES, *reading.ROUTES)
+TABLE: tuple[Route, ...] = (*repos.ROUTES, *lfs.ROUTES, *commits.ROUTES, *xet.ROUTES, *reading.ROUTES, *files.ROUTES)
 ROUTES = tuple(dict.fromkeys(route.name for route in TABLE))
 """Names that a fault can have in `route`."""
 READ_BUFFER = 1 << 20
@@ -43,6 +43,8 @@ class TestHub:
         self.faults.plan = plan
         self.requests: list[Recorded] = []
         self.url = ""
+        self.elsewhere = ""
+        """Another origin, which knows addresses that were promised and no tokens."""
         self.token = "hf_write"
 
         self.large_above = 10 << 20
@@ -58,7 +60,11 @@ class TestHub:
         self.xet_folder: Path | None = None
         """Where hf_xet keeps its blocks (`local://`). Given, commits may name large objects whose bytes never came."""
 
+        self.redirect = False
+        """Whether large files come from `elsewhere`, as the Hub's do, where no token may be sent."""
+
         self.uploads = lfs.Uploads()
+        self.links = files.Links()
         self._port = port
         self._runner: web.AppRunner | None = None
         self._closing = asyncio.Event()
@@ -86,10 +92,10 @@ class TestHub:
             app, access_log=None, shutdown_timeout=0.1, read_bufsize=READ_BUFFER, lingering_time=0.5
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
+        for port in (self._port, 0):
+            await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.url, self.elsewhere = (f"http://127.0.0.1:{address[1]}" for address in self._runner.addresses)
         self._port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
         self._closing.set()
