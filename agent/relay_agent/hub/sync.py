@@ -285,7 +285,8 @@ class HubSync:
         if not self._refused:
             self._refused = True
             self._shown.refused(words)
-        self._gave_up = not self._schedule.failed(self._clock.boot(), "transient", AGAIN)
+        self._schedule.failed(self._clock.boot(), "transient", AGAIN)
+        self._gave_up = True  # an end waits for no commander here
 
     def _failed(self, error: HubError, sealed: Sealed | None = None) -> None:
         now = self._clock.boot()

@@ -1,0 +1,323 @@
+"""When an attempt's checkpoints go to the Hub, and what comes of each try: with no process and no network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_kit import RUN, ManualClock, new_run, put, take
+
+from relay_agent.attempt.telling import Teller
+from relay_agent.checkpoints.publish import Published
+from relay_agent.checkpoints.retention import Best, Retention
+from relay_agent.hub.calls import HubError
+from relay_agent.hub.parcel import About
+from relay_agent.hub.protocol import Check, Checked, Job, Send, Sent, Trim, Trimmed, Where
+from relay_agent.hub.shown import Shown
+from relay_agent.hub.sync import HubSync
+from relay_agent.hub.wish import Wish
+from relay_agent.volume.volume import RunFolder
+from relaytui.wire.reports import Transfer
+from relaytui.wire.status import TransferPhase
+
+
+class Told:
+    """Stands where a Teller does."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, str]]] = []
+        self.transfers: list[Transfer] = []
+
+    def event(self, kind: str, message: str, data: dict[str, str] | None = None, *, send: bool = True) -> None:
+        self.events.append((kind, data or {}))
+
+    def transfer(self, report: Transfer) -> None:
+        self.transfers.append(report)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+class Hub:
+    """Stands where the child process does: answers jobs, and fails as it is told."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.failures: list[HubError] = []
+        self.check: HubError | None = None
+        self.during: Callable[[], None] = lambda: None
+        self.hangs = False
+        self.asks = True
+
+    async def __call__(self, job: Job, result: type[Any], *, may: Any = None, **options: Any) -> Any:
+        self.jobs.append(job)
+        if isinstance(job, Check):
+            if self.check:
+                raise self.check
+            return Checked("me", False, True)
+        if isinstance(job, Trim):
+            return Trimmed([], 0)
+        assert isinstance(job, Send)
+        self.during()
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.asks and await asyncio.to_thread(may, "commit") <= 0:
+            raise HubError("refused", "the lease is not safely ours: no commit", "permanent")
+        return Sent("c" * 40, f"step-{int(Path(job.folder).name[5:13])}", 10, False)
+
+    @property
+    def sent(self) -> list[str]:
+        return [Path(job.folder).name for job in self.jobs if isinstance(job, Send)]
+
+
+class Kit:
+    def __init__(self, root: Path, **wish: Any) -> None:
+        self.run: RunFolder = new_run(root)
+        self.clock = ManualClock()
+        self.told, self.hub = Told(), Hub()
+        self.held = 100.0
+        given: dict[str, Any] = {
+            "where": Where("me/m", "hf_x"), "dry": False, "push": (), "interval": 1000.0, "on_improve": False,
+            "keep": 0, "end_wait": 1800.0, "base_model": "", "rollouts": None, "cache": str(root),
+        }  # fmt: skip
+        self.wish = Wish(**{**given, **wish})
+        tell: Teller = self.told  # type: ignore[assignment]
+        self.sync = HubSync(
+            self.wish, self.run, 1, Shown(self.wish, tell, self.clock), self.clock, random.Random(1),
+            held_for=lambda: self.held, about=lambda: About("sft", "t", "d", "c"),
+            retention=Retention(0, Best("loss")), call=self.hub,
+        )  # fmt: skip
+        self.task: asyncio.Task[None] | None = None
+
+    def put(self, step: int, **options: Any) -> Published:
+        done = put(self.run, 1, step, **options)
+        self.sync.published(done)
+        return done
+
+    def begin(self) -> None:
+        self.task = asyncio.create_task(self.sync.run())
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def settled(self) -> None:
+        """It has seen all that was told so far."""
+        self.sync._wake.set()
+        await self.until(lambda: not self.sync._wake.is_set() and not self.sync._busy)
+        await asyncio.sleep(0.02)
+
+    async def over(self) -> None:
+        self.sync.close()
+        assert self.task is not None
+        await asyncio.wait_for(self.task, 10)
+
+
+async def test_the_first_at_once_and_then_the_newest_in_its_turn(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.begin()
+    kit.put(100)
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    kit.put(200)
+    kit.put(300)
+    await kit.settled()
+    assert kit.hub.sent == ["step_00000100"]
+    kit.clock.now += 1001
+    await kit.settled()
+    await kit.until(lambda: kit.hub.sent == ["step_00000100", "step_00000300"])
+    await kit.over()
+    assert json.loads((kit.run.hf / "last_synced.json").read_text()) == {
+        "repo": "me/m", "revision": "c" * 40, "step": 300, "at": kit.clock.wall(), "tag": "step-300",
+        "checkpoint": "step_00000300", "manifest": kit.sync._last.manifest,  # type: ignore[union-attr]
+    }  # fmt: skip
+    assert kit.told.transfers[-1].phase is TransferPhase.DONE
+    assert kit.told.transfers[-1].synced == 300
+
+
+async def test_the_end_sends_what_is_newest_and_no_more(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.begin()
+    kit.put(100)
+    await kit.until(lambda: kit.hub.sent)
+    kit.put(200)
+    await kit.settled()
+    await kit.over()
+    assert kit.hub.sent == ["step_00000100", "step_00000200"]
+    assert await asyncio.to_thread(kit.sync.size_left) == 0
+
+
+async def test_what_is_sent_is_pinned_for_as_long(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    pins: list[set[str]] = []
+    kit.hub.during = lambda: pins.append(set(kit.sync.pins))
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds)
+    await kit.over()
+    assert pins == [{"step_00000100"}]
+    assert kit.sync.pins == set()
+
+
+async def test_a_bad_token_is_said_at_once_and_once_and_an_order_tries_anew(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.hub.check = HubError("bad_token", "the Hub does not know HF_TOKEN", "permanent")
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.failed"])
+    kit.put(100)
+    kit.clock.now += 10_000
+    await kit.settled()
+    assert kit.hub.sent == []
+    assert kit.sync.now("me").accepted
+    await kit.until(lambda: kit.hub.sent == ["step_00000100"])
+    assert kit.told.kinds == ["hub.failed", "hub.synced"]
+    await kit.over()
+
+
+async def test_what_passes_is_tried_again_and_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kit = Kit(tmp_path)
+    kit.hub.failures = [HubError("hub_trouble", "the Hub has trouble", "unknown") for _ in range(3)]
+    kit.put(100)
+    kit.begin()
+    for count in (1, 2, 3, 4):
+        await kit.until(lambda count=count: len(kit.hub.sent) == count)  # type: ignore[misc]
+        await kit.settled()
+        kit.clock.now += 1000
+        kit.sync._wake.set()
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    await kit.over()
+    assert [report.attempt for report in kit.told.transfers if report.error] == [2, 3, 4]
+    assert capsys.readouterr().err.count("the Hub has trouble") == 1
+
+
+async def test_a_damaged_one_is_passed_over_for_the_next(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.hub.failures = [HubError("damaged", "it is damaged", "permanent")]
+    kit.put(100)
+    kit.put(200)
+    kit.begin()
+    await kit.until(lambda: "hub.synced" in kit.told.kinds)
+    await kit.over()
+    assert kit.hub.sent == ["step_00000200", "step_00000100"]
+
+
+async def test_only_what_was_saved_while_the_loss_was_well(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.put(100)
+    kit.put(200, healthy=False)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds)
+    await kit.over()
+    assert kit.hub.sent == ["step_00000100"]
+
+
+async def test_a_better_metric_does_not_wait_for_its_turn(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, on_improve=True, interval=100_000.0)
+    kit.put(100, metrics={"loss": 2.0})
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds)
+    kit.clock.now += 100
+    kit.put(200, metrics={"loss": 3.0})
+    await kit.settled()
+    assert kit.hub.sent == ["step_00000100"]
+    kit.put(300, metrics={"loss": 1.0})
+    await kit.until(lambda: kit.hub.sent == ["step_00000100", "step_00000300"])
+    await kit.over()
+
+
+async def test_cut_off_it_sends_nothing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.held = 0.0
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.refused"])
+    kit.clock.now += 100
+    await kit.settled()
+    assert kit.hub.sent == []
+    assert kit.told.kinds == ["hub.refused"]
+    kit.held = 50.0
+    kit.clock.now += 100
+    await kit.settled()
+    await kit.until(lambda: kit.hub.sent == ["step_00000100"])
+    await kit.over()
+
+
+async def test_a_higher_claim_on_the_volume_ends_it_in_the_middle(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.hub.during = lambda: take(kit.run, 2, "step_00000100")
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.refused"])
+    assert not (kit.run.hf / "last_synced.json").exists()
+    await kit.over()
+
+
+async def test_a_dry_run_says_what_it_would_send_and_asks_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = Kit(tmp_path, dry=True, where=Where("me/m", ""), push=("weights.bin",))
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds)
+    await kit.over()
+    assert kit.hub.jobs == []
+    assert kit.told.events == [("hub.dry", {"repo": "me/m", "tag": "step-100", "bytes": "1200", "files": "1"})]
+    assert "1 file of step_00000100, 1,200 bytes, would go to me/m as step-100" in capsys.readouterr().err
+    assert not (kit.run.hf / "last_synced.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"where": Where("me/a--b", "hf_x")}, "no name of a repository"),
+        ({"where": Where("me/m", "")}, "HF_TOKEN is not set"),
+        ({"push": ("*.nothing",)}, "names no file"),
+    ],
+)
+async def test_what_cannot_be_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wish: dict[str, Any], words: str
+) -> None:
+    kit = Kit(tmp_path, **wish)
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.failed"])
+    await kit.over()
+    said = capsys.readouterr().err
+    assert said.count(words) == 1
+    assert "training goes on" in said
+    assert kit.hub.sent == []
+
+
+async def test_a_hub_that_never_answers_is_left_when_the_attempt_ends(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.hub.hangs = True
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.hub.sent)
+    assert kit.sync.now("me").message.startswith("it is at it")
+    assert kit.task is not None
+    kit.task.cancel()
+    await asyncio.gather(kit.task, return_exceptions=True)
+    assert kit.sync.pins == set()
+
+
+async def test_what_goes_beside_a_checkpoint(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, keep=3)
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds)
+    await kit.over()
+    (send,) = [job for job in kit.hub.jobs if isinstance(job, Send)]
+    run = json.loads(send.beside[0].text)
+    assert (run["run_id"], run["complete"], run["holder"], run["epoch"], run["seq"]) == (RUN, True, 1, 1, 1)
+    assert [each.path for each in send.beside] == ["relay/run.json", "relay/metrics.jsonl", "relay/events.jsonl"]
+    assert send.where.token not in json.dumps([each.text for each in send.beside]) + send.card
+    assert [type(job) for job in kit.hub.jobs] == [Check, Send, Trim]
