@@ -320,4 +320,6 @@ class HubSync:
     def close(self) -> None:
         """Send what is newest now, and come to an end."""
         self._closing, self._gave_up = True, False
+        if not self._schedule.stopped:
+            self._schedule.at_once(self._clock.boot())
         self._wake.set()
