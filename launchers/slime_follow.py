@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import slime_pace
 from slime_tame import say
 
 LOOK = 0.2
@@ -36,12 +37,16 @@ class Output:
     def __init__(self) -> None:
         self.trained = False
         self._tail = b""
+        output = os.environ.get("RELAY_OUTPUT_DIR", "")
+        self._pace = slime_pace.Pace(Path(output) / slime_pace.NAME) if output else None
 
     def write(self, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         self.trained = self.trained or bool(SEEN.search(self._tail + data))
         self._tail = (self._tail + data)[-80:]
+        if self._pace is not None:
+            self._pace.hear(data)
 
 
 def own_job(log: Path, noted: Path, pid: Path, status: Callable[[], str | None], output: Output) -> int:

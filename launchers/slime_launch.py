@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 import slime_flags
+import slime_pace
 import slime_ray
 import slime_tame
 from slime_tame import say
@@ -82,13 +83,22 @@ class Launch:
             "save": str(save),
             "before": slime_ray.read(save / slime_flags.TRACKER),
             "load": load,
-            "interval": os.environ.get("SLIME_SAVE_INTERVAL", ""),
+            "interval": self.interval(output),
         }
         (self.state / "wish.json").write_text(json.dumps(wish), encoding="utf-8")
         env = dict(os.environ)
         env.update(PYTHONUNBUFFERED="1", RAY_DEDUP_LOGS="0")  # lines that look alike are steps that were made
         slime_tame.tame(self.state, env)
         return env
+
+    def interval(self, output: Path) -> str:
+        """Rollouts between saves, where it is not the script's own that counts."""
+        wish, seconds = os.environ.get("SLIME_SAVE_INTERVAL", ""), os.environ.get("RELAY_CKPT_INTERVAL", "")
+        found = slime_pace.interval(wish, seconds, output)
+        if wish == "auto":
+            known = f"every {found} rollouts, as RELAY_CKPT_INTERVAL is {seconds} s" if found else ""
+            say(f"saving {known or 'as the script says: how long a rollout takes is known to the next attempt'}")
+        return found
 
     def command(self, env: dict[str, str]) -> list[str]:
         """A script or program as it is; flags alone are those of slime's own training script."""
