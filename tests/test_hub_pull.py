@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> RunFolder:
 async def test_the_child_lists_and_brings_it_back_as_it_was(
     hub: TestHub, lost: RunFolder, run: RunFolder, tmp_path: Path
 ) -> None:
-    oid, calls = shelve(hub, lost, NAME), Calls(tmp_path / "cache")
+    oid, calls = shelve(hub, lost, NAME), Calls(tmp_path / "cache", real=True)
     job = pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64))
     found: Listed = await calls(ListSteps(job.where), Listed)
     assert [(step.tag, step.revision, step.manifest) for step in found.steps] == [("step-500", oid, job.manifest)]
