@@ -101,7 +101,7 @@ class Pushing:
         """The trainer is gone and all that is whole is published: whether there is time for what is not on the Hub yet,
         and no longer than there is. One more signal ends the wait."""
         sync, wish, task = self._sync, self._wish, self._task
-        if sync is None or wish is None or task is None or task.done():
+        if sync is None or wish is None or task is None or task.done() or sync.stopped:
             return
         try:
             async with asyncio.timeout(VOLUME_ANSWERS):

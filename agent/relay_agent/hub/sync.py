@@ -317,6 +317,11 @@ class HubSync:
     def speed(self) -> float | None:
         return self._shown.speed
 
+    @property
+    def stopped(self) -> bool:
+        """Nothing more can come of it, as was said."""
+        return self._schedule.stopped
+
     def close(self) -> None:
         """Send what is newest now, and come to an end."""
         self._closing, self._gave_up = True, False

@@ -1,0 +1,102 @@
+"""Whole agents, a commander and a hub, in processes of their own: what is trained comes to the Hub, in nobody's way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from agent_rig import Rig, commander, eventually, mock, rig
+
+from tests.hub import Fault, RemoteHub, hub_process
+
+__all__ = ["commander", "rig"]
+REPO = "relay/run"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHub]:
+    with hub_process(tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+def fetched(hub: RemoteHub, repo: str, tag: str, path: str) -> bytes:
+    asked = urllib.request.Request(f"{hub.url}/{repo}/resolve/{tag}/{path}")
+    asked.add_header("Authorization", f"Bearer {hub.token}")
+    with urllib.request.urlopen(asked, timeout=5) as answer:
+        data: bytes = answer.read()
+    return data
+
+
+@pytest.fixture
+def variables(hub: RemoteHub, rig: Rig) -> dict[str, str]:
+    hub.clear()
+    return {
+        "HF_REPO": "relay/{run_id}", "HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_DRY_RUN": "false",
+        "HF_END_WAIT": "30",
+    }  # fmt: skip
+
+
+def test_the_run_is_on_the_hub_when_it_has_ended(rig: Rig, hub: RemoteHub, variables: dict[str, str]) -> None:
+    repo = f"relay/{rig.run_id}"
+    agent = rig.agent(mock("--steps", 20, "--save-every", 10, "--step-seconds", 0.02), **variables)
+    assert agent.wait(60) == 0, agent.says()
+    assert hub.verify(repo) == []
+    told = ("relay/run.json", "relay/metrics.jsonl", "relay/events.jsonl", "README.md")
+    run, metrics, events, card = (fetched(hub, repo, "step-20", path) for path in told)
+    assert json.loads(run)["complete"] is True
+    assert b'"loss"' in metrics
+    assert b"hub.wish" in events
+    assert rig.run_id.encode() in card
+    synced = json.loads((rig.folder / "hf/last_synced.json").read_text())
+    assert (synced["repo"], synced["step"]) == (repo, 20)
+    assert rig.told()["last_hf_revision"] == synced["revision"]
+    assert "hub.synced" in rig.kinds()
+    everything = agent.says() + (rig.folder / "events.jsonl").read_text() + repr((run, metrics, events, card))
+    assert hub.token not in everything
+
+
+def test_a_hub_that_never_answers_is_in_nobodys_way(rig: Rig, hub: RemoteHub, variables: dict[str, str]) -> None:
+    more = variables | {"HF_END_WAIT": "900"}
+    agent = rig.agent(mock("--steps", 40, "--save-every", 20, "--step-seconds", 0.05), **more)
+    eventually(lambda: rig.run()["step"] >= 1, "a step")  # before that the Hub is asked what there is of the run
+    hub.fault(Fault.never("*", times=None))
+    agent.heard("waiting up to 900 s for the last sync")
+    assert rig.run()["step"] == 40
+    assert len(rig.checkpoints()) == 2
+    agent.process.send_signal(signal.SIGINT)
+    assert agent.wait(10) == 0, agent.says()
+    assert "the wait for it is over" in agent.says()
+    assert rig.run()["status"] == "completed"
+
+
+def test_an_agent_killed_while_it_sends_leaves_the_rest_to_the_next(
+    rig: Rig, hub: RemoteHub, variables: dict[str, str]
+) -> None:
+    repo = f"relay/{rig.run_id}"
+    hub.fault(Fault("commit", delay=60.0, match=rig.run_id))
+    trainer = mock("--steps", 4000, "--save-every", 10, "--step-seconds", 0.05)
+    first = rig.agent(trainer, **variables)
+    eventually(
+        lambda: any(each.route == "commit" for each in hub.requests() if each.repo == repo), "a commit on its way"
+    )
+    first.process.kill()
+    first.wait()
+    again = rig.agent(trainer, worker="pod-b", **variables)
+    eventually(lambda: (rig.folder / "hf/last_synced.json").exists(), "a sync")
+    assert hub.verify(repo) == []
+    assert "hub.synced" in {event["event"] for event in rig.events()}
+    again.process.kill()
+
+
+def test_a_bad_token_is_said_before_training_gets_far(rig: Rig, hub: RemoteHub, variables: dict[str, str]) -> None:
+    agent = rig.agent(
+        mock("--steps", 5, "--save-every", 5, "--step-seconds", 0.02), **variables | {"HF_TOKEN": "hf_expired"}
+    )
+    assert agent.wait(60) == 0, agent.says()
+    assert agent.says().count("the Hub does not know HF_TOKEN, or it is over") >= 1
+    assert agent.says().count("nothing more is synced until somebody sees to it; training goes on") == 1
+    assert "hub.failed" in rig.kinds()
+    assert rig.run()["status"] == "completed"
