@@ -126,6 +126,22 @@ def test_what_is_no_frame_of_reports_is_refused_wherever_its_array_stands(frame:
         read_frame(frame.encode())
 
 
+TWICE = {
+    "renew": '{"type":"renew","request":1,"run_id":"run-1","epoch":3,"token":"%s","epoch":4}',
+    "hello": '{"type":"hello","protocol":1,"worker":"a","worker":"b","incarnation":"i"}',
+    "nested": '{"type":"hello","protocol":1,"worker":"a","incarnation":"i","capability":{"cpus":1,"cpus":2}}',
+    "escaped": '{"type":"renew","request":1,"run_id":"run-1","epoch":3,"token":"%s","\\u0065poch":4}',
+}
+
+
+@pytest.mark.parametrize("name", list(TWICE))
+def test_a_request_that_says_a_key_twice_is_refused(name: str) -> None:
+    """Which one was meant is not guessed. (Of reports the last one counts: they are read in one pass.)"""
+    frame = TWICE[name].replace("%s", "t" * 43)
+    with pytest.raises(RelayError, match="there twice"):
+        read_frame(frame.encode())
+
+
 class World:
     """Leases without sockets: agents, an operator, time, crashes; and what each holder believes."""
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from relaytui.wire.bounds import Token
+from relaytui.wire.codec import refuse_twins
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, Id, Seq
 from relaytui.wire.messages import MAX_REPORTS, Acquire, AgentMessage, Hello, Message, OrderAck, Register, Renew, Skip
@@ -59,6 +60,7 @@ def read_frame(data: bytes) -> AgentMessage | Frame:
     try:
         message = _message.decode(data)
         if type(message) is not Envelope:
+            refuse_twins(data)
             other: AgentMessage = message
             return other
         raw = bytes(message.reports)

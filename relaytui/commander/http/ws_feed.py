@@ -12,7 +12,7 @@ from relaytui import __version__
 from relaytui.commander.model.records import seen
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.feed import Subscriber
-from relaytui.wire.codec import decode, encode
+from relaytui.wire.codec import decode, encode, refuse_twins
 from relaytui.wire.errors import RelayError
 from relaytui.wire.feed import Beat, ClientFeed, Lines, LinesGap, RunChanged, Snapshot, WorkerChanged
 from relaytui.wire.rows import EventRow, LogLine, RunRow, WorkerRow
@@ -107,6 +107,7 @@ class FeedSession:
         while True:
             message = await self._ws.receive()
             if message.type is WSMsgType.TEXT:
+                refuse_twins(message.data.encode())
                 watch = decode(message.data, ClientFeed)
                 new = [run_id for run_id in dict.fromkeys(watch.runs) if run_id not in subscriber.watched]
                 self._core.feed.watch(subscriber, watch.runs)
