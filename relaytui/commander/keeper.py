@@ -42,11 +42,13 @@ class Keeper:
         self._idle.set()
 
     async def run(self) -> None:
+        core = self._core
         while True:
-            with contextlib.suppress(RelayError):  # a disk that takes no event either: the next look says it again
-                await self.backup_if_due()
-                await self.trim()
-                await self._core.care.sweep()
+            for keep in (self.backup_if_due, self.trim, core.room.make, core.care.sweep):
+                try:
+                    await keep()
+                except Exception as error:  # noqa: BLE001 - a disk that fails today is no reason to look no more tomorrow
+                    log.error("%s", error)
             await asyncio.sleep(LOOK_EVERY if self._core.board.runs else FIRST_LOOK)
 
     async def backup_if_due(self) -> None:

@@ -17,6 +17,7 @@ from relaytui.commander.services.orders import Orders
 from relaytui.commander.services.pages import Pages
 from relaytui.commander.services.reports import StateReports
 from relaytui.commander.services.telemetry import Telemetry
+from relaytui.commander.services.telemetry_room import TelemetryRoom
 from relaytui.commander.services.workers import Workers
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import attempts, history, runs
@@ -73,6 +74,7 @@ class Core:
         self.pages = Pages(reader)
         self.workers = Workers(relay, self.board, self.feed, clock)
         self.artifacts = ArtifactStore(settings, relay, reader, self.leases, self.board, clock)
+        self.room = TelemetryRoom(settings, relay, telemetry, reader, clock)
         self.care = Care(self.artifacts, reader, clock)
         self._key_id = hmac.new(state_key, b"relay key id 1", hashlib.sha256).hexdigest()[:16]
         self._key_made = key_made

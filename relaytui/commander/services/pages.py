@@ -26,9 +26,13 @@ _FRAME = msgspec.json.Decoder(list[TelemetryReport])
 
 
 def decode_frame(frame: StoredFrame) -> list[TelemetryReport]:
-    """Its reports; none where the blob cannot be read any more, so that one bad page hides no other."""
+    return decode_reports(frame.data)
+
+
+def decode_reports(data: bytes) -> list[TelemetryReport]:
+    """A frame's reports; none where the blob cannot be read any more, so that one bad page hides no other."""
     try:
-        return _FRAME.decode(frame.data)
+        return _FRAME.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return []
 

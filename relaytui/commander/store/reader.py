@@ -11,9 +11,10 @@ from urllib.parse import quote
 import aiosqlite
 
 from relaytui.commander.model.records import Attempt
-from relaytui.commander.store import artifacts, checkpoints, history, telemetry
+from relaytui.commander.store import artifacts, checkpoints, history, room, telemetry
 from relaytui.commander.store.attempts import BY_RUN
 from relaytui.commander.store.columns import record, select
+from relaytui.commander.store.room import PastFrame, Weight
 from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.rows import CheckpointRow, EventRow
@@ -106,6 +107,18 @@ class Reader:
         )
         rows = await _all(self._telemetry, query, (stream, before_line or 2**62, limit))
         return [StoredFrame(*row) for row in rows]
+
+    async def weights(self) -> list[Weight]:
+        """What each attempt's telemetry weighs, by run and then the oldest attempt first."""
+        rows = await _all(self._telemetry, f"{room.WEIGHTS} ORDER BY run_id, epoch", ())
+        return [Weight(*row) for row in rows]
+
+    async def aged(self, before: float) -> list[Weight]:
+        """Attempts with frames from before then that are not drawn together yet."""
+        return [Weight(*row) for row in await _all(self._telemetry, room.AGED, (before,))]
+
+    async def oldest_frames(self, stream: int, limit: int) -> list[PastFrame]:
+        return [PastFrame(*row) for row in await _all(self._telemetry, room.OLDEST, (stream, limit))]
 
     async def frames_after(self, run_id: str, after_id: int, limit: int) -> list[StoredFrame]:
         """Frames of a run in the order they were stored."""

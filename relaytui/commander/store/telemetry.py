@@ -9,6 +9,7 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from relaytui.commander.store.columns import record
+from relaytui.commander.store.room import FRAME_COST
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import TransferRow
@@ -49,8 +50,8 @@ _INSERTS = [(count, _INSERT + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)) for 
 _WHERE = "SELECT id, last_seq FROM streams WHERE id IN (SELECT value FROM json_each(?))"
 _UPDATE = (
     "UPDATE streams SET last_seq = value ->> 1, lines = value ->> 2, reported_at = value ->> 3, step = value ->> 4, "
-    "total = value ->> 5, rate = value ->> 6, metrics = value -> 7, first_loss = value -> 8, transfers = value -> 9 "
-    "FROM json_each(?) WHERE streams.id = value ->> 0"
+    "total = value ->> 5, rate = value ->> 6, metrics = value -> 7, first_loss = value -> 8, transfers = value -> 9, "
+    "bytes = bytes + (value ->> 10) FROM json_each(?) WHERE streams.id = value ->> 0"
 )
 
 
@@ -93,12 +94,14 @@ def add_frames(tx: Tx, added: list[tuple[int, Frame, Last]]) -> list[BaseExcepti
     results: list[BaseException | None] = []
     rows: list[Any] = []
     lasts: dict[int, Last] = {}
+    weights = dict[int, int]()
     for stream, frame, last in added:
         if at.get(stream) != frame.first_seq - 1:
             results.append(OutOfStepError(f"{last.run_id} epoch {last.epoch} is at {at.get(stream)}"))
             continue
         at[stream] = frame.last_seq
         lasts[stream] = last
+        weights[stream] = weights.get(stream, 0) + len(frame.data) + FRAME_COST
         rows += (
             stream, frame.first_seq, frame.last_seq, frame.first_line, frame.last_line, frame.at, frame.data
         )  # fmt: skip
@@ -110,7 +113,7 @@ def add_frames(tx: Tx, added: list[tuple[int, Frame, Last]]) -> list[BaseExcepti
             start += 7 * count
     values = [
         (stream, last.last_seq, last.lines, last.reported_at, last.step, last.total, last.rate, last.metrics,
-         last.first_loss, to_builtins(last.transfers))
+         last.first_loss, to_builtins(last.transfers), weights[stream])
         for stream, last in lasts.items()
     ]  # fmt: skip
     tx.execute(_UPDATE, (orjson.dumps(values).decode(),))
