@@ -6,10 +6,13 @@ import json
 import signal
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from agent_rig import Rig, commander, eventually, mock, rig
 
+from relay_agent.config import load
+from relay_agent.hub.examine import examined
 from tests.hub import Fault, RemoteHub, hub_process
 
 __all__ = ["commander", "rig"]
@@ -100,3 +103,31 @@ def test_a_bad_token_is_said_before_training_gets_far(rig: Rig, hub: RemoteHub, 
     assert agent.says().count("nothing more is synced until somebody sees to it; training goes on") == 1
     assert "hub.failed" in rig.kinds()
     assert rig.run()["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("token", "fault", "level", "words"),
+    [
+        ("hf_write", None, "ok", "is, or will be, private"),
+        ("hf_nobody", None, "fail", "does not know HF_TOKEN"),
+        ("hf_write", Fault.says("whoami", 503, times=None), "warn", "the Hub has trouble"),
+        ("", None, "fail", "HF_TOKEN is not set"),
+    ],
+)
+async def test_doctor_asks_the_hub_and_makes_nothing(
+    hub: RemoteHub, tmp_path: Path, token: str, fault: Fault | None, level: str, words: str
+) -> None:
+    hub.clear()
+    if fault is not None:
+        hub.fault(fault)
+    before = hub.repos()
+    environ = {
+        "HF_REPO": "relay/of-a-doctor", "HF_ENDPOINT": hub.url, "HF_TOKEN": token, "HF_DRY_RUN": "false",
+        "RELAY_AGENT_STATE": str(tmp_path),
+    }  # fmt: skip
+    word = await examined(load(environ, needs_url=False))
+    assert word is not None
+    assert word.level == level
+    assert words in word.why
+    assert hub.repos() == before
+    assert not token or token not in word.why

@@ -80,7 +80,7 @@ async def examine(config: Path | None = None) -> list[Check]:
     checks = [first, _launcher(settings), *_words(settings), *_volume(settings), _state(settings)]
     checks += [_preemption(settings), _stacks()]
     checks.extend([check async for check in _commander(settings)])
-    return checks
+    return checks + [check async for check in _hub(settings)]
 
 
 def print_checks(checks: list[Check], as_json: bool) -> int:
@@ -245,6 +245,16 @@ def _preemption(settings: Settings) -> Check:
 def _stacks() -> Check:
     words, todo = spying.trouble(pod_environment(os.environ))
     return _warn("stacks", words, todo) if words else _ok("stacks", "py-spy shows what a trainer that hangs is doing")
+
+
+async def _hub(settings: Settings) -> AsyncIterator[Check]:
+    from relay_agent.hub.examine import examined
+
+    if (word := await examined(settings)) is not None:
+        failed = Exit.USAGE if word.level == "fail" else 0
+        yield Check(
+            "hub", {"ok": Level.OK, "warn": Level.WARN, "fail": Level.FAIL}[word.level], word.why, word.todo, failed
+        )
 
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:
