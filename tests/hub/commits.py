@@ -112,7 +112,9 @@ def _lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def _apply(hub: TestHub, repo: Repo, tree: Tree, key: str, value: dict[str, Any]) -> None:
-    path = str(value.get("path"))
+    path = value["path"]
+    if not isinstance(path, str):
+        raise HubError(400, f"Invalid path {path!r}")
     folder = path.strip("/") + "/"
     if any(part in ("", ".", "..", ".git") for part in path.rstrip("/").split("/")) or "\0" in path or len(path) > 4096:
         raise HubError(400, f"Invalid path {path[:200]!r}")
@@ -172,9 +174,9 @@ def _check_no_file_is_a_folder(tree: Tree) -> None:
 
 async def tag(hub: TestHub, request: web.Request) -> web.Response:
     repo, _ = hub.writable(request)
-    name = str((await json_body(request)).get("tag"))
+    name = (await json_body(request)).get("tag")
     at = repo.resolve(request.match_info["rev"])
-    if not REF.match(name):
+    if not isinstance(name, str) or not REF.match(name):
         raise HubError(400, f"Invalid tag name {name!r}")
     if name in repo.tags:
         raise HubError(409, "Tag reference exists already")

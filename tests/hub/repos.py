@@ -27,8 +27,8 @@ def iso(at: float) -> str:
 async def _asked(hub: TestHub, request: web.Request) -> tuple[dict[str, Any], str, str]:
     """The body of a request that names a repository, its kind and its id."""
     asked = await json_body(request)
-    name, kind = str(asked.get("name")), asked.get("type") or "model"
-    if not NAME.match(name):
+    name, kind = asked.get("name"), asked.get("type") or "model"
+    if not isinstance(name, str) or not NAME.match(name):
         raise HubError(400, f'Invalid repository name "{name}"')
     if kind not in ("model", "dataset"):
         raise HubError(400, f"Invalid repository type {kind!r}")

@@ -176,6 +176,8 @@ async def _serve(hub: TestHub, route: Route, request: web.Request, fault: Fault 
         response = await route.handler(hub, request)
     except HubError as failed:
         response = error(failed)
+    except (KeyError, TypeError, ValueError) as wrong:
+        response = error(HubError(400, f"the request does not read: {wrong!r}"))
     response.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
     if fault is None or fault.at != DONE:
         return response
