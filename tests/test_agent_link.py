@@ -18,7 +18,8 @@ from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.lease.lease import Lease
 from relay_agent.link.contact import Contact
-from relay_agent.link.link import MAX_NAMESAKES, SAY_AGAIN, SAY_EVERY, Link
+from relay_agent.link.link import Link
+from relay_agent.link.words import MAX_NAMESAKES, SAY_AGAIN, SAY_EVERY
 from relay_agent.outcome.stop import Stop
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.codec import decode, encode
@@ -101,7 +102,7 @@ def test_an_agent_of_our_name_is_said_once_however_often_sessions_begin() -> Non
         on_order=lambda order: None, on_refused=lambda refused: None,
     )  # fmt: skip
     for host in ("", "vm", "vm", "", "vm", "other", "vm", *(f"host-{n}" for n in range(1000))):
-        link._heed(Welcome(PROTOCOL, "c", 10.0, 0.0, namesake=host))
+        link._words.namesake(host)
     assert [words.partition("(on ")[2].partition(")")[0] for words in said[:3]] == ["vm", "other", "host-0"]
     assert len(said) == MAX_NAMESAKES
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from relay_agent.attempt.telling import Teller
 from relay_agent.guardian import EARLY
 from relay_agent.lease.lease import LEAST_TO_STOP, MARGIN, Lease
-from relay_agent.link.link import Answer, Link, LinkLost
+from relay_agent.link.asked import Answer, LinkLost
+from relay_agent.link.link import Link
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.pod.takeover import Standing
 from relay_agent.process import say

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from relay_agent.config import Settings
 from relay_agent.lease.lease import Lease
-from relay_agent.link.link import Link, LinkLost
+from relay_agent.link.asked import LinkLost
+from relay_agent.link.link import Link
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import Exit, RelayError

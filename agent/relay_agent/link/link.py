@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from relay_agent.link.asked import Answer, Asked, LinkLost
 from relay_agent.link.pace import Pace
+from relay_agent.link.words import Words
 from relay_agent.spool.lane import FRAME, Frame, Lane
 from relay_agent.spool.spool import Spool
 from relaytui.wire.clock import Clock
@@ -48,33 +50,19 @@ HEARTBEAT = 10.0
 PAUSE_LEAST, PAUSE_MOST = 0.5, 15.0
 FIRST_TRIES = 3
 """How often a commander may refuse us before the first session until that is an answer."""
-SAY_EVERY = 30.0
-"""Seconds until it is said again why there is no session."""
-SAY_AGAIN = 5.0
-"""The same for a reason that is not the one said last."""
 GIVES_WAY = 30.0
 """Seconds, about, that one stays away whose incarnation has connected again: the two would throw each other out."""
-MAX_NAMESAKES = 20
-MAX_AWAITED = 64
-"""Requests that may be without an answer; of more than that the oldest is waited for no longer."""
-"""Hosts of other agents of our name that are told of, at most."""
 SYNC_EVERY = 1.0
 WINDOW = 4
 """Frames of one stream in flight."""
 BATCH_AFTER = 0.005
 """Seconds that telemetry gathers while an earlier frame is still in flight."""
 
-Answer = Granted | Denied | Renewed | Refused
-
 
 def longest_pause(outage: float) -> float:
     """Seconds until the next try at most, after so many without a commander: one that was away for a moment has
     everybody back a moment later, and one that is away for long is not asked often."""
     return min(PAUSE_MOST, max(PAUSE_LEAST, outage))
-
-
-class LinkLost(Exception):  # noqa: N818 - it says what happened
-    """No session, or it ended before the answer came: ask again in the next one."""
 
 
 class _Replaced(Exception):  # noqa: N818 - it says what happened
@@ -101,17 +89,14 @@ class Link:
         self._on_refused = on_refused
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._urgent: deque[bytes] = deque()
-        self._answers: dict[int, asyncio.Future[Answer]] = {}
-        self._number = 0
+        self._asked = Asked()
         self._wake = asyncio.Event()
         self._up = asyncio.Event()
         self._begun = asyncio.Event()
         self._pace = Pace()
         self._last_telemetry = 0.0
         self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
-        self._said: dict[str, float] = {}  # why there was no session, and when that was said
-        self._said_last = ""
-        self._namesakes: set[str] = set()  # hosts that another agent of our name is known on: each is said once
+        self._words = Words(hello.worker, clock, say)
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
         """Of the attempt that goes on."""
@@ -155,27 +140,10 @@ class Link:
         `late` hears of one that comes after `timeout` seconds, in the same session."""
         if not self._up.is_set():
             raise LinkLost(self.trouble)
-        self._number += 1
-        number = self._number
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if len(self._answers) >= MAX_AWAITED:
-            self._answers.pop(next(iter(self._answers))).cancel()
-        self._answers[number] = answer
-        answer.add_done_callback(lambda done: self._answers.pop(number, None))
+        number, answer = self._asked.new()
         self._urgent.append(encode(make(number)))
         self._wake.set()
-        try:
-            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 forgets a cancel beside an answer
-                return await asyncio.shield(answer)
-        except TimeoutError:
-            if late is not None:
-                answer.add_done_callback(lambda done: done.cancelled() or done.exception() or late(done.result()))
-            else:
-                answer.cancel()
-            raise LinkLost("the commander does not answer") from None
-        except asyncio.CancelledError:
-            answer.cancel()
-            raise
+        return await self._asked.wait(answer, timeout, late)
 
     def acknowledge(self, order: Order, accepted: bool, message: str) -> None:
         self._urgent.append(encode(OrderAck(order.order_id, accepted, message)))
@@ -255,18 +223,8 @@ class Link:
             if refused and not (self.sessions or self.persists):
                 pass  # asked again soon, and then it is an answer
             else:
-                self._explain(f"{who}{self.trouble}; trying again", at_once=tries == 1)
+                self._words.no_session(f"{who}{self.trouble}; trying again", at_once=tries == 1)
             await asyncio.sleep(self._rng.uniform(0.05, longest_pause(now - since)))
-
-    def _explain(self, why: str, at_once: bool) -> None:
-        """Another reason is said as it comes, the same one seldom."""
-        now = self._clock.boot()
-        self._said = {words: at for words, at in self._said.items() if now - at < SAY_EVERY}
-        wait = SAY_EVERY if why == self._said_last else SAY_AGAIN
-        if at_once or now - self._said.get(why, float("-inf")) >= wait:
-            self._said[why] = now
-            self._said_last = why
-            self._say(why)
 
     async def _session(self) -> None:
         """One connection from proof to end. RelayError says why there was none."""
@@ -300,7 +258,7 @@ class Link:
         self.sessions += 1
         self.commander = welcome.commander
         self.trouble = ""
-        self._heed(welcome)
+        self._words.namesake(welcome.namesake)
         self._stuck.clear()
         self._pace.restart()
         self._urgent.clear()
@@ -310,21 +268,10 @@ class Link:
         self._begun.set()
         self._wake.set()
 
-    def _heed(self, welcome: Welcome) -> None:
-        """Another agent has our name: it is a label, and leases are safe, but people cannot tell the two apart."""
-        if welcome.namesake and welcome.namesake not in self._namesakes and len(self._namesakes) < MAX_NAMESAKES:
-            self._namesakes.add(welcome.namesake)
-            self._say(
-                f"another agent called {self._hello.worker} is connected too (on {clean(welcome.namesake, 200)}): give"
-                " each its own WORKER_ID, unless that one has just died"
-            )
-
     def _end(self) -> None:
         self._up.clear()
         self.trouble = self.trouble or "the connection was lost"
-        for answer in list(self._answers.values()):
-            if not answer.done():
-                answer.set_exception(LinkLost(self.trouble))
+        self._asked.lose(self.trouble)
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -387,13 +334,11 @@ class Link:
             elif isinstance(message, Problem):
                 raise _told(message)
             elif isinstance(message, Welcome):
-                self._heed(message)
+                self._words.namesake(message.namesake)
             elif isinstance(message, Refused) and message.request == 0:
                 self._refused(message)
             elif isinstance(message, Granted | Denied | Renewed | Refused):
-                answer = self._answers.get(message.request)
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
+                self._asked.answered(message)
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse, timeout: float | None) -> CommanderMessage | None:
         """The next message; None when the socket is closed. RelayError where it is none of ours."""
