@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import shutil
@@ -10,15 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from agent_rig import LAUNCHERS, Rig, eventually, mock
-from hub_sync_kit import Calls, send_job
-from msgspec.structs import replace
 
+from relay_agent import guardian
 from relay_agent.checkpoints.manifest import read
-from relay_agent.hub.protocol import Check, Checked, Sent, Where
-from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, RemoteHub, hub_process
 
 STEPS = 40
@@ -40,21 +38,19 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (root / "final.bin").read_bytes()
 
 
+def environ_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    return ""
+
+
 def trainer(*flags: str) -> str:
     words = " ".join(flags)
     return f"exec python3 {LAUNCHERS}/char_lm.py --mode sft --steps {STEPS} --save-every 7 {words}"
 
 
-def push(hub: RemoteHub, rig: Rig, name: str, repo: str) -> None:
-    """As a sync does it."""
-
-    async def work() -> None:
-        there, calls = Where(repo, hub.token, hub.url), Calls(rig.root / "cache")
-        await calls(Check(there, rig.run_id), Checked)
-        job = send_job(there, RunFolder(rig.folder), name)
-        await calls(replace(job, run_id=rig.run_id), Sent)
-
-    asyncio.run(work())
+def syncing(hub: RemoteHub) -> dict[str, str]:
+    return {"HF_REPO": "relay/{run_id}", "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url, "HF_DRY_RUN": "false"}
 
 
 def test_it_goes_on_from_the_hub_and_ends_with_the_same_weights(
@@ -63,42 +59,42 @@ def test_it_goes_on_from_the_hub_and_ends_with_the_same_weights(
     uninterrupted: bytes,
 ) -> None:
     repo = f"relay/{rig.run_id}"
-    first = rig.agent(trainer("--step-seconds 0.1"), "pod-a")
-    eventually(lambda: rig.run()["newest_step"] >= 14, "two checkpoints that the commander knows")
+    first = rig.agent(trainer("--step-seconds 0.3"), "pod-a", **syncing(hub))
+    eventually(lambda: rig.run()["newest_step"] >= 7, "a checkpoint that the commander knows")
+    rig.call(f"/api/runs/{rig.run_id}/sync", expected_epoch=1, why="before the pod goes")
+    tags = eventually(lambda: repo in hub.repos() and hub.tags(repo), "a tag on the Hub")
+    guard = rig.guard()
     first.process.kill()
     first.wait()
-    eventually(lambda: rig.run()["status"] in ("lost", "queued"), "the lease of the pod that is gone runs out")
-    newest = rig.run()
-    push(hub, rig, newest["newest_checkpoint"], repo)
+    eventually(lambda: not [pid for pid in guardian.processes() if guard in environ_of(pid)], "its trainer's end")
     shutil.rmtree(rig.volume)
     rig.volume.mkdir()
+    synced, newest = int(next(iter(tags)).removeprefix("step-")), rig.run()["newest_step"]
+    assert synced <= newest
 
-    on_the_hub = {"HF_REPO": "relay/{run_id}", "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url}
     hub.fault(Fault.says("refs", 503), Fault("resolve", at="done", after=5000, cut=True, match="weights.bin"))
-    second = rig.agent(trainer(), "pod-b", **on_the_hub)
+    second = rig.agent(trainer(), "pod-b", **syncing(hub), ON_MISSING_CHECKPOINT="older")
     assert second.wait() == 0, second.says()
     row = rig.run()
     assert (row["status"], row["step"]) == ("completed", STEPS)
-    assert f"from {newest['newest_checkpoint']} at step {newest['newest_step']}" in second.says().replace(
-        "resuming ", ""
-    )
+    assert f"resuming from step_{synced:08d} at step {synced}" in second.says()
     assert (rig.folder / "out" / f"e{row['epoch']:08d}" / "final.bin").read_bytes() == uninterrupted
     event = next(each for each in rig.events() if each["event"] == "restore.hub")
-    assert (event["repo"], event["tag"]) == (repo, f"step-{newest['newest_step']}")
+    assert (event["repo"], event["tag"]) == (repo, f"step-{synced}")
     assert "restore.hub" in rig.kinds()
+    assert hub.verify(repo) == []
+    assert f"step-{STEPS}" in hub.tags(repo), "the one that finished it has synced its end"
 
 
 def test_stopped_while_it_downloads_it_leaves_at_once_and_the_next_goes_on(hub: RemoteHub, rig: Rig) -> None:
-    repo, size = f"relay/{rig.run_id}", 2_000_000
-    assert rig.agent(mock("--steps", 3, "--step-seconds", 0, "--size", size)).wait() == 0
-    push(hub, rig, rig.run()["newest_checkpoint"], repo)
+    size = 2_000_000
+    assert rig.agent(mock("--steps", 3, "--step-seconds", 0, "--size", size), **syncing(hub)).wait() == 0
     rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="more steps")
     shutil.rmtree(rig.volume)
     rig.volume.mkdir()
 
     hub.fault(Fault.slow("resolve", 100_000, match="data.bin"))
-    on_the_hub = {"HF_REPO": repo, "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url}
-    stopped = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-b", **on_the_hub)
+    stopped = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-b", **syncing(hub))
     parts = rig.folder / "ckpt" / ".incoming"
     came = 100_000 * (rig.lease_seconds + 1)
     eventually(
@@ -109,7 +105,7 @@ def test_stopped_while_it_downloads_it_leaves_at_once_and_the_next_goes_on(hub: 
     assert (rig.run()["attempts"][-1]["outcome"], rig.run()["epoch"]) == ("preempted", 2), "its lease was renewed"
 
     before = len(hub.requests())
-    second = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-c", **on_the_hub)
+    second = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-c", **syncing(hub))
     assert second.wait() == 0, second.says()
     sent = sum(each.sent for each in hub.requests(before) if each.path.endswith("data.bin"))
     assert 0 < sent <= size - came, "what had come was not sent again"
