@@ -38,6 +38,7 @@ test-real: venv .venv-real/.ready ## real trainers killed and resumed under the 
 faults: venv ## 20,000 simulated worlds of faults, and the bugs planted in them (ARGS="--seeds 1-1000")
 	$(BIN)/python -m tests.faults --bugs
 	$(BIN)/python -m tests.faults --seeds 1-20000 --jobs 2 $(ARGS)
+	$(BIN)/python -m tests.faults.hub_kills --rounds 200
 
 check: venv ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
