@@ -102,7 +102,7 @@ def test_an_agent_of_our_name_is_said_once_however_often_sessions_begin() -> Non
         on_order=lambda order: None, on_refused=lambda refused: None,
     )  # fmt: skip
     for host in ("", "vm", "vm", "", "vm", "other", "vm", *(f"host-{n}" for n in range(1000))):
-        link._words.namesake(host)
+        link._words.namesake("g", host)
     assert [words.partition("(on ")[2].partition(")")[0] for words in said[:3]] == ["vm", "other", "host-0"]
     assert len(said) == MAX_NAMESAKES
 

@@ -96,7 +96,7 @@ class Link:
         self._pace = Pace()
         self._last_telemetry = 0.0
         self._stuck: dict[Lane, str] = {}  # what the commander does not take in this session, and its code for why
-        self._words = Words(hello.worker, clock, say)
+        self._words = Words(clock, say)
         self._progress = asyncio.Event()
         self.spool: Spool | None = None
         """Of the attempt that goes on."""
@@ -258,7 +258,7 @@ class Link:
         self.sessions += 1
         self.commander = welcome.commander
         self.trouble = ""
-        self._words.namesake(welcome.namesake)
+        self._words.namesake(self._hello.worker, welcome.namesake)
         self._stuck.clear()
         self._pace.restart()
         self._urgent.clear()
@@ -334,7 +334,7 @@ class Link:
             elif isinstance(message, Problem):
                 raise _told(message)
             elif isinstance(message, Welcome):
-                self._words.namesake(message.namesake)
+                self._words.namesake(self._hello.worker, message.namesake)
             elif isinstance(message, Refused) and message.request == 0:
                 self._refused(message)
             elif isinstance(message, Granted | Denied | Renewed | Refused):

@@ -16,8 +16,7 @@ MAX_NAMESAKES = 20
 
 
 class Words:
-    def __init__(self, worker: str, clock: Clock, say: Callable[[str], None]) -> None:
-        self._worker = worker
+    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
         self._clock = clock
         self._say = say
         self._said: dict[str, float] = {}  # why there was no session, and when that was said
@@ -34,12 +33,12 @@ class Words:
             self._last = why
             self._say(why)
 
-    def namesake(self, host: str) -> None:
-        """Another agent has our name, on `host` (none: ""): it is a label, and leases are safe, but people cannot tell
-        the two apart."""
+    def namesake(self, worker: str, host: str) -> None:
+        """Another agent has our name, `worker`, on `host` (none: ""): it is a label, and leases are safe, but people
+        cannot tell the two apart."""
         if host and host not in self._namesakes and len(self._namesakes) < MAX_NAMESAKES:
             self._namesakes.add(host)
             self._say(
-                f"another agent called {self._worker} is connected too (on {clean(host, 200)}): give"
+                f"another agent called {worker} is connected too (on {clean(host, 200)}): give"
                 " each its own WORKER_ID, unless that one has just died"
             )
