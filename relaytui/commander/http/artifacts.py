@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
@@ -77,9 +78,8 @@ class ArtifactRoutes:
         if length > MAX_CHUNK:
             hint = f"send at most {MAX_CHUNK} bytes at a time"
             raise RelayError("too_large", f"a chunk of {length} bytes", hint, status=413)
-        if isinstance(request.protocol, Connection):
-            request.protocol.holds = _true  # a live lease is behind it, or it is answered at once
-        return _at(await self.core.artifacts.uploads.receive(upload, offset, length, request.content))
+        with _held(request):
+            return _at(await self.core.artifacts.uploads.receive(upload, offset, length, request.content))
 
     async def finish(self, request: web.Request, upload: str) -> web.Response:
         return answer(Stored(await self.core.artifacts.finish(upload)))
@@ -169,6 +169,20 @@ def _artifact(request: web.Request) -> int:
 def _operators_only(request: web.Request) -> None:
     if request[ROLE] != "operator":
         raise RelayError("forbidden", "a worker's token may not do this", "use the operator's token", status=403)
+
+
+@contextmanager
+def _held(request: web.Request) -> Iterator[None]:
+    """While a chunk comes in a live lease is behind it: its connection is not one to close when there are too many."""
+    connection = request.protocol
+    if not isinstance(connection, Connection):
+        yield
+        return
+    before, connection.holds = connection.holds, _true
+    try:
+        yield
+    finally:
+        connection.holds = before
 
 
 def _true() -> bool:

@@ -270,7 +270,7 @@ class ArtifactStore:
 
     async def used(self) -> int:
         """Bytes of all runs, content that is shared counted once, and those that uploads have announced."""
-        return await self._relay.run(store.used)
+        return await self._reader.artifact_bytes() + sum(one.upload.size for one in self.uploads.coming.values())
 
     async def row(self, artifact: int) -> ArtifactRow:
         """RelayError 404."""

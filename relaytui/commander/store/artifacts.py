@@ -33,7 +33,7 @@ _BEGUN = select("uploads", UPLOAD, "WHERE run_id = ? AND kind = ? AND name = ? A
 _UPLOADS_OF = select("uploads", UPLOAD, "WHERE run_id = ? ORDER BY begun_at")
 _SAVE_UPLOAD = upsert("uploads", UPLOAD, ["upload"])
 
-_HELD = "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT sha256, size FROM artifacts {})"
+HELD = "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT sha256, size FROM artifacts {})"
 _COMING = "SELECT coalesce(sum(size), 0) FROM uploads {}"
 CONTENTS = "SELECT sha256, size, max(damaged = '') FROM artifacts GROUP BY sha256, size"
 """(sha256, size, whether a row of it is thought whole) of everything that should be on the disk."""
@@ -74,7 +74,7 @@ def count(tx: Tx, run_id: str) -> int:
 def used(tx: Tx, run_id: str | None = None) -> int:
     """Bytes of all that is stored (once each) and announced; with `run_id` those of that run."""
     where, values = ("WHERE run_id = ?", (run_id,)) if run_id is not None else ("", ())
-    return sum(int(tx.execute(query.format(where), values).fetchone()[0]) for query in (_HELD, _COMING))
+    return sum(int(tx.execute(query.format(where), values).fetchone()[0]) for query in (HELD, _COMING))
 
 
 def add(tx: Tx, row: ArtifactRow, upload: str | None) -> ArtifactRow:

@@ -71,6 +71,11 @@ class Reader:
         query, values = (artifacts.EVERYTHING, ()) if run_id is None else (artifacts.BY_RUN, (run_id,))
         return [artifacts.row_of(row) for row in await _all(self._relay, query, values)]
 
+    async def artifact_bytes(self) -> int:
+        """Of all artifacts, content that is shared counted once."""
+        ((size,),) = await _all(self._relay, artifacts.HELD.format(""), ())
+        return int(size)
+
     async def contents(self) -> list[tuple[str, int, bool]]:
         """(sha256, bytes, whether it is thought whole) of all that should be in the artifact store."""
         rows = await _all(self._relay, artifacts.CONTENTS, ())
