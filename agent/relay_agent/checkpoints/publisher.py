@@ -7,13 +7,13 @@ import errno
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.measured import Measured
+from relay_agent.checkpoints.missed import Miss, Missed
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
@@ -35,14 +35,6 @@ learned is worth more than that."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Miss(Enum):
-    """Why a checkpoint is not on the volume."""
-
-    NO_ROOM = "no room"  # it is whole and waits where it was saved
-    REFUSED = "refused"  # it is there still
-    ASIDE = "aside"  # it lies in `ckpt/.bad`
 
 
 class Recorder(Protocol):
@@ -107,8 +99,7 @@ class Publisher:
         self._mounted = Mounted(folder, epoch)
         self._lost = ""
         self._said = False
-        self._unpublished: dict[str, Miss] = {}  # since the last that was published
-        self._why = ""
+        self._missed = Missed()
         self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
@@ -145,8 +136,7 @@ class Publisher:
             await self.look(exit_code)
         await self._wait_for_room(exit_code)
         if self._lost:
-            for name in await asyncio.to_thread(self._mounted.saved_elsewhere):
-                self._unpublished.setdefault(name, Miss.REFUSED)
+            self._missed.add_new(await asyncio.to_thread(self._mounted.saved_elsewhere))
             return
         for torn in self._watch.torn():
             await self._torn(Staged(int(torn.path.name.removeprefix("step_")), torn.path, torn.saved_at), torn.reason)
@@ -158,14 +148,14 @@ class Publisher:
         while self.kept and self._patient() and (left := until - self._clock.boot()) > 0:
             if not self._waits:
                 self._waits = True
-                names = ", ".join(sorted(self._unpublished))
+                names = ", ".join(self._missed.names)
                 say(f"the volume is full: {names} waits up to {ROOM_WITHIN:g} s to be published; make room on it")
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, longest)
             self._wait_until = 0.0
             await self.look(exit_code)
         if self.kept:
-            for name in self._unpublished:
+            for name in self._missed.names:
                 await self._mark(self._folder.staging(self._epoch) / name)
             self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
 
@@ -191,9 +181,8 @@ class Publisher:
     def unpublished(self, step: int) -> str:
         """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
         `step`: where the trainer ended. One that was published later makes up for those before it."""
-        count = len(self._unpublished)
-        if count:
-            return f"{counted(count, 'checkpoint')} could not be published: {self._why or self._lost}"
+        if count := len(self._missed):
+            return f"{counted(count, 'checkpoint')} could not be published: {self._missed.why or self._lost}"
         if self._lost and self.newest_step is not None and self.newest_step < step:
             return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
         return ""
@@ -201,7 +190,7 @@ class Publisher:
     @property
     def kept(self) -> bool:
         """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
-        return bool(self._unpublished) and not self._lost and set(self._unpublished.values()) == {Miss.NO_ROOM}
+        return self._missed.only_room and not self._lost
 
     async def look(self, exit_code: int | None = None) -> None:
         """One look at the staging folder; the last one where `exit_code` is given."""
@@ -224,16 +213,12 @@ class Publisher:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
         if self._lost:
-            self._unpublished |= {staged.path.name: Miss.REFUSED for staged in whole}
-            self._why = self._lost
+            self._missed.add([staged.path.name for staged in whole], self._lost)
             return
         self._say_unmarked()
-        there = {staged.path.name for staged in whole}
-        missed = self._unpublished.items()
-        self._unpublished = {name: miss for name, miss in missed if miss is Miss.ASIDE or name in there}
+        self._missed.keep({staged.path.name for staged in whole})
         if self._taking and self._taking.no_room:
-            self._unpublished |= dict.fromkeys(self._taking.no_room, Miss.NO_ROOM)
-            self._why = next(iter(self._taking.no_room.values()))
+            self._missed.add(self._taking.no_room, next(iter(self._taking.no_room.values())), Miss.NO_ROOM)
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
@@ -323,7 +308,7 @@ class Publisher:
             self._again = True
             self._watch.doubt(staged.path.name)
         except Unreadable as trouble:
-            self._miss(staged, str(trouble))
+            self._missed.add([staged.path.name], str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
         except Torn as torn:
             await self._torn(staged, torn.reason)
@@ -332,7 +317,7 @@ class Publisher:
         else:
             self.newest_step = done.step
             self._last = max(self._last, (staged.saved_at, staged.step))
-            self._unpublished.clear()
+            self._missed.clear()
             if done.fresh:
                 self.measured.published(done.bytes, self._clock.boot() - began)
                 self._recorder.published(done)
@@ -350,12 +335,12 @@ class Publisher:
 
     async def _refused(self, staged: Staged, error: OSError) -> None:
         """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
-        words = error.strerror or str(error)
+        words, name = error.strerror or str(error), staged.path.name
         if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
             return
-        self._miss(staged, words)
+        self._missed.add([name], words)
         if error.errno in NO_ROOM:
-            self._miss(staged, words, Miss.NO_ROOM)
+            self._missed.add([name], words, Miss.NO_ROOM)
             if not self._waits:
                 self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
             await self._prune()
@@ -364,12 +349,8 @@ class Publisher:
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
         else:
             self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
-            self._miss(staged, words, Miss.ASIDE)
+            self._missed.add([name], words, Miss.ASIDE)
             await self._set_aside(staged)
-
-    def _miss(self, staged: Staged, why: str, miss: Miss = Miss.REFUSED) -> None:
-        self._unpublished[staged.path.name] = miss
-        self._why = why
 
     async def _mark(self, staged: Path) -> None:
         """It is whole: say so to the next attempt, that may not know how this one's trainer ended."""
@@ -399,7 +380,7 @@ class Publisher:
         name = staged.path.name
         self._recorder.event("checkpoint.torn", f"{name} is set aside: {reason}", {"name": name})
         if (staged.saved_at, staged.step) > self._last:
-            self._miss(staged, reason, Miss.ASIDE)
+            self._missed.add([name], reason, Miss.ASIDE)
         await self._set_aside(staged)
 
     async def _set_aside(self, staged: Staged) -> None:
