@@ -65,7 +65,6 @@ class Settings(Struct, frozen=True):
     hf_end_wait: float
     hf_endpoint: str
     hf_xet: bool
-    hf_base_model: str
     artifacts: Literal["none", "final", "every", "best"]
     artifacts_files: tuple[str, ...]
     artifacts_end_wait: float
@@ -221,7 +220,6 @@ KEYS = (
     Key("HF_END_WAIT", seconds_from(0.0), 1800.0, "seconds that the end of a run waits for the last sync"),
     Key("HF_ENDPOINT", a_url, "", "the Hub, where it is not huggingface.co"),
     Key("HF_XET", a_flag, False, "true: send in chunks that are stored once; takes some 400 MB of memory"),
-    Key("HF_BASE_MODEL", a_word, "", "the model that the run began with, for the model card"),
     Key(
         "ARTIFACTS",
         one_of("none", "final", "every", "best"),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay_agent.config import Settings
-from relay_agent.hub.layout import repo_of, repo_trouble
+from relay_agent.fork_from import ForkFrom
+from relay_agent.hub.layout import Lineage, repo_of, repo_trouble
 from relay_agent.hub.protocol import Where
 from relaytui.wire.messages import RunConfig
 
@@ -49,10 +50,18 @@ def wish_of(settings: Settings, config: RunConfig) -> Wish | None:
         on_improve=config.hf_push_on_improve,
         keep=settings.hf_keep_last_n,
         end_wait=settings.hf_end_wait,
-        base_model=settings.hf_base_model,
+        base_model="" if settings.base_model.startswith("/") else settings.base_model,
         rollouts=rollouts if settings.save_rollout_trajectories else None,
         cache=str(settings.agent_state / "hub"),
     )  # fmt: skip
+
+
+def lineage_of(wish: Wish, fork: ForkFrom | None) -> Lineage:
+    """Where the run comes from, as its settings say."""
+    if fork is None:
+        return Lineage(base_model=wish.base_model)
+    tag = fork.tag or (f"step-{fork.step}" if fork.step is not None else "")
+    return Lineage(wish.base_model, fork.repo, fork.run_id, tag)
 
 
 def trouble(wish: Wish) -> str:
