@@ -15,11 +15,10 @@ from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.config import Settings
 from relay_agent.hub.ending import patience
-from relay_agent.hub.layout import Lineage
 from relay_agent.hub.parcel import About
 from relay_agent.hub.shown import Shown
 from relay_agent.hub.sync import HubSync
-from relay_agent.hub.wish import wish_of
+from relay_agent.hub.wish import lineage_of, wish_of
 from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
 from relay_agent.trainer.command import Launch
@@ -51,7 +50,7 @@ class Pushing:
         self._sync = HubSync(
             wish, folder, holding.lease.epoch, Shown(wish, tell, clock), clock, rng,
             held_for=lambda: tenure.lease.safe_until - clock.boot() if tenure.held else 0.0,
-            about=functools.partial(About.of, settings, launch, Lineage(base_model=wish.base_model)),
+            about=functools.partial(About.of, settings, launch, lineage_of(wish, settings.fork_from)),
             retention=settings.retention,
         )  # fmt: skip
 
