@@ -111,9 +111,8 @@ class Pushing:
         self._stop.listen(lambda at_once: changed.set())
         until, why = self._until(outcome, size, sync.speed, wish.end_wait)
         if size and until <= self._clock.boot():
-            words = f"the newest checkpoint is not on {wish.where.repo}: {why}"
-            self._tell.event("hub.left", words)
-            say(words)
+            if why:
+                self._left(wish.where.repo, why)
         elif size:
             if not wish.dry:
                 signals = "one more signal ends" if before else "Ctrl-C ends"
@@ -130,10 +129,13 @@ class Pushing:
                 await asyncio.wait({task, told}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 told.cancel()
             if not task.done():
-                words = f"the newest checkpoint is not on {wish.where.repo}: the wait for it is over"
-                self._tell.event("hub.left", words)
-                say(words)
+                self._left(wish.where.repo, "the wait for it is over")
         await self.close()
+
+    def _left(self, repo: str, why: str) -> None:
+        words = f"the newest checkpoint is not on {repo}: {why}"
+        self._tell.event("hub.left", words)
+        say(words)
 
     def _until(self, outcome: Outcome, size: int, speed: float | None, wait: float) -> tuple[float, str]:
         """On the boot clock."""

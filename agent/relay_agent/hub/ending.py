@@ -21,12 +21,14 @@ RESERVE = 5.0
 def patience(
     why: Why | None, outcome: Outcome, left: float, size: int, speed: float | None, wait: float
 ) -> tuple[float, str]:
-    """Seconds to wait, and why not longer. `left`: until the pod is gone, inf where nobody knows of an end; `size`:
-    bytes to send; `wait`: what the end of a run may wait for it (HF_END_WAIT)."""
+    """Seconds to wait, and why not longer; no words where the run goes on, and its next attempt sends it.
+
+    `left`: until the pod is gone, inf where nobody knows of an end; `size`: bytes to send; `wait`: what the end of a run
+    may wait for it (HF_END_WAIT)."""
     if why in (Why.LOST, Why.CUT_OFF):
         return 0.0, "the lease is not ours any more"
     if why in (Why.AGAIN, Why.CHANGED):
-        return 0.0, "the run goes on here"
+        return 0.0, ""
     if why is Why.SIGNAL:
         if math.isinf(left):
             return 0.0, "nobody knows how long this pod has"
@@ -37,4 +39,4 @@ def patience(
         return min(wait, left), ""
     if why in (Why.DRAIN, Why.CANCEL) or outcome in ENDS:
         return max(0.0, min(wait, left - RESERVE)), "HF_END_WAIT is 0" if wait == 0 else ""
-    return 0.0, "the run goes on"
+    return 0.0, ""
