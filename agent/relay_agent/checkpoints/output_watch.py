@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from relay_agent.checkpoints import adapters, take
-from relay_agent.checkpoints.adapters.base import Adapter, Candidate, Memory, NotYet
+from relay_agent.checkpoints.adapters.base import MAX_STEP, Adapter, Candidate, Memory, NotYet
 from relay_agent.checkpoints.adapters.view import View, view_of
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
 from relay_agent.checkpoints.shrunk import shrunk
@@ -26,6 +26,7 @@ from relaytui.wire.clock import Clock
 
 SEEN = ".seen.json"
 MAX_SEEN = 4 << 20
+NOTHING = take.Source((), ())
 SHARE = 20
 """A look that took a second is the last one for this many."""
 
@@ -183,8 +184,13 @@ class OutputWatch:
                 continue
             try:
                 source = take.gather(view.root, candidate)
-            except Torn as torn:
+            except Unsettled as changing:
+                doubts.setdefault(path, Doubt(path, changing.reason, key.mtime_ns))
+                continue
+            except Torn as torn:  # it holds what none may
                 doubts.setdefault(path, Doubt(path, torn.reason, key.mtime_ns))
+                if not why:
+                    self._refused[path] = (NOTHING, torn.reason)
                 continue
             if path in self._refused and self._refused[path][0] == source:
                 doubts[path] = Doubt(path, self._refused[path][1], source.saved_at)
@@ -205,7 +211,7 @@ class OutputWatch:
 
     def _step(self, view: View, ready: Ready) -> int:
         step = ready.adapter.step(view, ready.candidate)
-        return self._step_now() if step is None else step
+        return min(self._step_now(), MAX_STEP) if step is None or not 0 <= step <= MAX_STEP else step
 
     def _view(self) -> AbstractContextManager[View]:
         return view_of(self.root, adapters.is_checkpoint)

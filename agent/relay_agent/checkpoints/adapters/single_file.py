@@ -9,17 +9,20 @@ from __future__ import annotations
 import io
 import os
 import pickletools
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from relay_agent.checkpoints.adapters.base import DEPTHS, Adapter, Candidate, Memory, Plan, Put, Saved
+from relay_agent.checkpoints.adapters.base import DEPTHS, MAX_STEP, Adapter, Candidate, Memory, Plan, Put, Saved
 from relay_agent.checkpoints.adapters.view import View
 from relay_agent.checkpoints.disk import open_file
+from relay_agent.checkpoints.formats import torch_zip
+from relay_agent.checkpoints.formats.span import Span
+from relay_agent.checkpoints.tree import Torn
 
 COUNTERS = ("iter_num", "global_step", "step", "steps", "iteration", "iter", "it", "epoch")
 """Keys that hold the step, the most telling first."""
+NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "INT")
 MAX_PICKLE = 4 << 20
 """Bytes of the outline of a checkpoint that are read for its step: the tensors themselves lie beside it."""
 
@@ -28,19 +31,17 @@ def counters(view: View, path: str) -> dict[str, int]:
     """Whole numbers that stand under one of COUNTERS at any depth of what torch.save wrote, outermost first. Nothing is
     unpickled: the opcodes are read, not run."""
     found: dict[str, int] = {}
-    with (
-        suppress(OSError, ValueError, KeyError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile),
-        os.fdopen(open_file(view.root, path), "rb") as file,
-        zipfile.ZipFile(file) as archive,
-    ):
-        name = next(name for name in (*archive.namelist(), "data.pkl") if name.rpartition("/")[2] == "data.pkl")
-        with archive.open(name) as member:
-            outline = member.read(MAX_PICKLE)
+    with suppress(OSError, ValueError, IndexError, OverflowError, KeyError, Torn):  # as of `pickled.opcodes`
+        fd = open_file(view.root, path)
+        try:
+            outline = torch_zip.member(Span.of(fd), b"data.pkl", MAX_PICKLE)
+        finally:
+            os.close(fd)
         key = ""
         for opcode, argument, _ in pickletools.genops(io.BytesIO(outline)):
             if opcode.name in ("MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "FRAME", "PROTO"):
                 continue
-            if key and isinstance(argument, int) and opcode.name in ("BININT", "BININT1", "BININT2", "LONG1", "INT"):
+            if key and isinstance(argument, int) and opcode.name in NUMBERS and abs(argument) <= MAX_STEP:
                 found.setdefault(key, int(argument))
             key = argument if isinstance(argument, str) and argument in COUNTERS else ""
     return found

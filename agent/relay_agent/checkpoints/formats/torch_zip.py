@@ -23,6 +23,7 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _COMMENT = 0xFFFF
+_DEFLATED = 8
 _CHUNK = 1 << 20
 _WINDOW = 1 << 18
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
@@ -43,6 +44,7 @@ class _Entry:
     crc: int
     packed: int
     name: int  # bytes
+    called: bytes
 
 
 def check(span: Span, deep: bool = False, poll: Check = never, *, last_of_many: bool = False) -> None:
@@ -69,6 +71,25 @@ def check(span: Span, deep: bool = False, poll: Check = never, *, last_of_many: 
     if deep and sums:  # a trainer can turn the sums off: then every one is 0
         for entry in _entries(span, directory, poll):
             _sum(span, entry, directory.start, poll)
+
+
+def member(span: Span, name: bytes, limit: int) -> bytes:
+    """The first `limit` bytes of the first one in it whose path ends with `name`; b"" where there is none, or it is
+    packed in another way than zip archives usually are. Torn where the archive is not whole."""
+    directory = _directory(span)
+    for entry in _entries(span, directory, never):
+        if entry.called.rpartition(b"/")[2] != name:
+            continue
+        local = _LOCAL.unpack(span.read(entry.at, _LOCAL.size))
+        at = entry.at + _LOCAL.size + local[9] + local[10]
+        data = span.read(at, min(entry.packed, limit))
+        if entry.method == 0:
+            return data
+        try:
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, limit) if entry.method == _DEFLATED else b""
+        except zlib.error as error:
+            raise Torn("a part of it is damaged") from error
+    return b""
 
 
 def _directory(span: Span) -> _Directory:
@@ -126,7 +147,8 @@ def _entries(span: Span, directory: _Directory, poll: Check) -> Iterator[_Entry]
         if _FULL32 in (packed, size, offset):
             begin = inside + _ENTRY.size + name
             packed, offset = _wide(window[begin : begin + extra], size, packed, offset)
-        yield _Entry(directory.base + offset, method, crc, packed, name)
+        called = window[inside + _ENTRY.size : inside + _ENTRY.size + name]
+        yield _Entry(directory.base + offset, method, crc, packed, name, called)
         at = base + after
 
 
