@@ -16,9 +16,11 @@ from commander_kit import FakeClock, Kit, running, until
 from relaytui.commander.model import artifacts as model
 from relaytui.commander.model.artifacts import gives_way, in_words
 from relaytui.commander.services import artifact_care, uploads
+from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store.backup import back_up
 from relaytui.commander.store.restore import restore
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.errors import RelayError
 
 
 @pytest.fixture
@@ -199,6 +201,20 @@ def test_sizes_in_words() -> None:
         "20 GB",
         "1e+03 PB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "size"), [("0", 0), ("500M", 500 * 10**6), ("20 GB", 20 * 10**9), ("1Ti", 1 << 40), ("20gib", 20 << 30)]
+)
+def test_sizes_as_people_say_them(said: str, size: int) -> None:
+    assert CommanderSettings.from_env({"RELAY_ARTIFACT_QUOTA": said}, state="/tmp/x").artifact_quota == size
+
+
+@pytest.mark.parametrize("said", ["-1", "1.5G", "G", "20X", "9" * 17, "٣", "1e9"])
+def test_sizes_that_are_none(said: str) -> None:
+    with pytest.raises(RelayError, match="RELAY_ARTIFACT_QUOTA") as caught:
+        CommanderSettings.from_env({"RELAY_ARTIFACT_QUOTA": said}, state="/tmp/x")
+    assert caught.value.exit_code == 2
 
 
 async def test_the_oldest_give_way_and_so_do_their_bytes(kit: Kit, state: Path) -> None:
