@@ -19,7 +19,7 @@ from relaytui.archive.errors import SourceChanged, Unpackable
 from relaytui.archive.extract import extract
 from relaytui.archive.pack import Pack
 
-GOLDEN = "721752e847e4ed3f8a20404983a9b910b68854e2e6aca48dea8f9f4ff352b6e3"
+GOLDEN = "1f90f528d1c392f2060f392823e8007c463823339cac8aab6867cbf31647f622"
 
 
 def folder(path: Path, files: dict[str, bytes]) -> Path:

@@ -24,7 +24,7 @@ from relaytui.archive.errors import BadArchive
 MAX_WINDOW = 8 << 20
 """Bytes. What a reader has to keep in memory; ours is 512 KiB, RFC 8878 has every reader take 8 MiB."""
 MAX_BLOCK = 128 << 10
-JOB = 4 << 20
+JOB = 2 << 20
 _FEED = 1 << 20
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _READ = 256 << 10

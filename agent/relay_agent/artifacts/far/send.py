@@ -24,7 +24,7 @@ from relay_agent.hub.child import Tell
 from relaytui.archive.pack import Pack
 from relaytui.wire.artifacts import OFFSET_HEADER, ArtifactKind, Began, BeginUpload, Offset, Stored
 
-CHUNK = 16 << 20
+CHUNK = 8 << 20
 """Bytes of one request. The commander makes each durable before it answers; two are in memory."""
 WORKERS = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 TRIES = 6
@@ -185,11 +185,10 @@ class _Packed:
         self._pack = Pack(folder, _names(sealed))
         self._pool = ThreadPoolExecutor(1, "pack")
         self._pieces: Iterator[bytes] = iter(())
-        self._rest = b""
-        self._made = -1
+        self._rest = memoryview(b"")
         self._at = -1
         self._now: memoryview = memoryview(b"")
-        self._next: Future[bytes] | None = None
+        self._next: Future[memoryview] | None = None
 
     def chunk(self, offset: int) -> memoryview:
         if self._at >= 0 and self._at <= offset < self._at + len(self._now):
@@ -197,7 +196,7 @@ class _Packed:
         if self._next is None or offset != self._at + len(self._now):
             self._begin(offset)
         assert self._next is not None
-        self._at, self._now = offset, memoryview(self._next.result())
+        self._at, self._now = offset, self._next.result()
         if not self._now:
             raise Trouble("changed", "the archive is shorter than it was: the checkpoint changed meanwhile")
         self._next = self._pool.submit(self._make, CHUNK)
@@ -207,26 +206,29 @@ class _Packed:
         """Make it anew up to there: it is read again, but not sent."""
         if self._next is not None:
             self._next.exception()
-        self._pieces, self._rest = self._pack.chunks(WORKERS), b""
+        self._pieces, self._rest = self._pack.chunks(WORKERS), memoryview(b"")
         self._next = self._pool.submit(self._skip, offset)
 
-    def _skip(self, offset: int) -> bytes:
+    def _skip(self, offset: int) -> memoryview:
         while offset > 0:
             skipped = len(self._make(min(offset, CHUNK)))
             if not skipped:
-                return b""
+                return memoryview(b"")
             offset -= skipped
         return self._make(CHUNK)
 
-    def _make(self, count: int) -> bytes:
+    def _make(self, count: int) -> memoryview:
         """The next `count` bytes; fewer at the end alone."""
-        parts, have = [self._rest], len(self._rest)
-        while have < count and (piece := next(self._pieces, None)) is not None:
-            parts.append(piece)
-            have += len(piece)
-        made = b"".join(parts)
-        self._rest = made[count:]
-        return made[:count]
+        made, have = bytearray(count), 0
+        while have < count:
+            piece = self._rest or memoryview(next(self._pieces, b""))
+            if not piece:
+                break
+            used = min(len(piece), count - have)
+            made[have : have + used] = piece[:used]
+            self._rest = piece[used:]
+            have += used
+        return memoryview(made)[:have]
 
     def end(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
