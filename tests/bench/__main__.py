@@ -13,6 +13,7 @@ from pathlib import Path
 
 from relaytui.wire.errors import RelayError
 from tests.bench import (
+    artifact,
     cancel,
     clean,
     elsewhere,
@@ -35,7 +36,7 @@ from tests.bench.rows import Row, as_object, as_table
 
 MODULES = (
     line, reading, ingest, clean, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood,
-    publish,
+    publish, artifact,
 )  # fmt: skip
 BENCHES = {module.BENCH.name: module.BENCH for module in MODULES}
 ROUNDS = 5

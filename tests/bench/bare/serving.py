@@ -25,7 +25,7 @@ def serve(routes: Mapping[str, Handler], port: int = 0) -> None:
 async def _serve(routes: Mapping[str, Handler], port: int) -> None:
     app = web.Application()
     for path, handler in routes.items():
-        app.router.add_get(path, handler)
+        app.router.add_route("*", path, handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
