@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
 from relay_agent.checkpoints.gentle import gentle_pool
 from relay_agent.checkpoints.handing import Handed, hand_out
-from relay_agent.checkpoints.output_watch import OutputWatch, Ready
+from relay_agent.checkpoints.output_watch import SHARE, OutputWatch, Ready
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.shared import Rewritten, Shared
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
@@ -180,6 +180,8 @@ class Taking:
                 await self.gently(shared.begin)
                 self._shared = shared
             first = await self.gently(self._shared.written)
+            took = self._clock.boot() - now
+            self._look_at_shared = now + max(SHARED_EVERY, SHARE * took)
             if not first:
                 return
             self._watch.copies = True
