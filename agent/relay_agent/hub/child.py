@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -117,6 +118,8 @@ def _settle_in() -> int:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with suppress(OSError):
         os.nice(NICE)
+        # Where Linux groups processes by session it weighs those, and a niceness counts within its session alone.
+        Path("/proc/self/autogroup").write_text(str(NICE))
     out = os.dup(1)
     os.dup2(2, 1)
     return out
