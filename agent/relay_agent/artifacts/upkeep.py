@@ -36,6 +36,8 @@ AGAIN = 15.0
 SPOILT = frozenset(("damaged", "changed"))
 """Errors of one checkpoint, and not of the next."""
 LOST = frozenset(("lease_lost", "not_holder", "superseded"))
+QUIET = {**calls.QUIET, "commit": 1800.0}
+"""Seconds: before it says that all is well the commander may have to read all of it."""
 Call = Callable[..., Awaitable[Any]]
 
 
@@ -175,7 +177,7 @@ class Upkeep:
     async def _ask(self, job: Struct, result: type[Any]) -> Any:
         return await self._call(
             job, result, cache=self._wish.cache, child=CHILD, may=self._fence, on_phase=self._shown.phase,
-            on_progress=self._shown.progress,
+            on_progress=self._shown.progress, quiet=QUIET,
         )  # fmt: skip
 
     # -- which, and whether ------------------------------------------------------------------------------------------

@@ -73,7 +73,9 @@ def put(job: Put, tell: Tell) -> Kept:
     with Commander(store) as commander:
         tell.phase("uploading")
         upload(commander, about, Whole(data), tell)
-        return upload(commander, archive, _Packed(folder, sealed, job.archive.size), tell, tell.progress, store.finish)
+        return upload(
+            commander, archive, _Packed(folder, sealed, job.archive.size, tell), tell, tell.progress, store.finish
+        )
 
 
 Progress = Callable[[int, int], None]
@@ -180,8 +182,9 @@ class Whole:
 class _Packed:
     """An archive that is made while it is sent: the next chunk is, while one is on its way."""
 
-    def __init__(self, folder: Path, sealed: Sealed, size: int) -> None:
+    def __init__(self, folder: Path, sealed: Sealed, size: int, tell: Tell) -> None:
         self.size = size
+        self._tell = tell
         self._pack = Pack(folder, _names(sealed))
         self._pool = ThreadPoolExecutor(1, "pack")
         self._pieces: Iterator[bytes] = iter(())
@@ -203,19 +206,21 @@ class _Packed:
         return self._now
 
     def _begin(self, offset: int) -> None:
-        """Make it anew up to there: it is read again, but not sent."""
+        """Make it anew up to there: it is read again, but not sent. That takes its time, and is told."""
         if self._next is not None:
             self._next.exception()
         self._pieces, self._rest = self._pack.chunks(WORKERS), memoryview(b"")
-        self._next = self._pool.submit(self._skip, offset)
+        if offset:
+            self._tell.phase("hashing")
+            self._pool.submit(self._skip, offset).result()
+            self._tell.phase("uploading")
+        self._next = self._pool.submit(self._make, CHUNK)
 
-    def _skip(self, offset: int) -> memoryview:
-        while offset > 0:
-            skipped = len(self._make(min(offset, CHUNK)))
-            if not skipped:
-                return memoryview(b"")
-            offset -= skipped
-        return self._make(CHUNK)
+    def _skip(self, offset: int) -> None:
+        skipped = 0
+        while skipped < offset and (made := self._make(min(CHUNK, offset - skipped))):
+            skipped += len(made)
+            self._tell.progress(skipped, offset)
 
     def _make(self, count: int) -> memoryview:
         """The next `count` bytes; fewer at the end alone."""
