@@ -148,6 +148,27 @@ def test_an_ending_has_a_name(code: int, lines: list[str], name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "name"),
+    [
+        ("torch.OutOfMemoryError: Tried to allocate more than 16 GiB", "cuda_oom"),
+        ("RuntimeError: HIP error: device-side assert triggered", "device_assert"),
+        ("RuntimeError: HIP error: an illegal memory access was encountered", "cuda_error"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuda_error"),
+        ("RuntimeError: No CUDA GPUs are available", "cuda_error"),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check", "cuda_error"),
+        ("RuntimeError: NCCL communicator was aborted on rank 1.", "nccl_error"),
+        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients.", "nccl_timeout"),
+        ("wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login()", "no_access"),
+        ("Error: No such option: --foo", "usage_error"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [(), ("[rank0]: ",)])
+def test_what_gpus_and_libraries_say_when_they_cannot_go_on(last: str, name: str, ranks: tuple[str, ...]) -> None:
+    code = 2 if name == "usage_error" else 1
+    assert tell(code, traceback(last, ranks=ranks) if ranks else traceback(last)).ending.name == name
+
+
+@pytest.mark.parametrize(
     ("code", "lines", "name"),
     [
         (137, STEPS, "oom_killed"),

@@ -102,7 +102,7 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for name, pattern in (
         ("cuda_oom", r"(?:CUDA|HIP|XPU|MPS backend) out of memory|CUBLAS_STATUS_ALLOC_FAILED"),
         ("cuda_oom", r"RESOURCE_EXHAUSTED: Out of memory|cuda runtime error \(2\) : out of memory"),
-        ("cuda_oom", r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuda_oom", r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|\btorch\.(?:cuda\.)?OutOfMemoryError\b"),
         ("device_assert", r"device-side assert triggered|Assertion `.{1,300}` failed\.?\s*$"),
         ("bus_error", r"killed by signal: Bus error|insufficient shared memory \(shm\)|\bBus error\b"),
         ("bus_error", r"(?:/dev/shm|</?torch_).{0,200}No space left on device|No space left on device.{0,9}/dev/shm"),
@@ -114,8 +114,14 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("out_of_memory", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
         ("nccl_timeout", r"[Ww]atchdog caught collective operation timeout|collective operation timeout: WorkNCCL"),
         ("nccl_timeout", r"Heartbeat monitor timed out|Timed out waiting \d+ ?ms for (?:recv|send) operation"),
-        ("nccl_error", r"\bnccl(?:Internal|System|Remote|UnhandledCuda|InvalidUsage)Error\b|\bNCCL error\b"),
-        ("cuda_error", r"CUDA error: |uncorrectable ECC error|Xid \(PCI|GPU has fallen off the bus"),
+        ("nccl_timeout", r"DistStoreError: Timed out after \d+ seconds waiting for clients"),
+        (
+            "nccl_error",
+            r"\bnccl(?:Internal|System|Remote|UnhandledCuda|InvalidUsage)Error\b|\bNCCL error\b",
+        ),
+        ("nccl_error", r"NCCL communicator was aborted"),
+        ("cuda_error", r"(?:CUDA|HIP|cuDNN) error: |uncorrectable ECC error|Xid \(PCI|GPU has fallen off the bus"),
+        ("cuda_error", r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver on your system"),
     )
 )
 """Last words that tell the cause, the more telling ones first: one rank's assert is another one's NCCL abort."""
@@ -125,7 +131,11 @@ _PERMANENT: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for name, pattern in (
         ("import_error", r"(?:ModuleNotFound|Import)Error\b|No module named "),
         ("syntax_error", r"(?:Syntax|Indentation|Tab)Error\b"),
-        ("no_access", r"GatedRepoError\b|RepositoryNotFoundError\b|(?:401|403) Client Error"),
+        (
+            "no_access",
+            r"GatedRepoError\b|RepositoryNotFoundError\b|(?:401|403) Client Error",
+        ),
+        ("no_access", r"\bUsageError: api_key not configured"),
         ("missing_file", r"FileNotFoundError\b|can't open file .{1,300}No such file"),
         ("missing_file", r"is not a local folder and is not a valid model identifier"),
         ("usage_error", r"(?:hydra|omegaconf|yaml)\.[\w.]*(?:Error|Exception)\b|Could not override '"),
