@@ -51,6 +51,7 @@ def test_help_teaches_commands_and_exit_codes() -> None:
         "drain",
         "cancel",
         "save",
+        "sync",
         "requeue",
         "stop",
         "token",
@@ -158,6 +159,7 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         grant = commander.call("/api/lease/acquire", {"worker_id": "pod-1", "run_id": "wrong"})
         deaf = relay("save", "wrong", *state)
         assert (deaf.returncode, deaf.stdout) == (75, "")
+        assert relay("sync", "wrong", *state).stderr == deaf.stderr
         assert "takes no orders" in deaf.stderr
         commander.call(
             "/api/job/report",

@@ -51,7 +51,7 @@ async def test_an_override_carries_the_epoch_and_a_changed_one_comes_back_as_sai
     assert parse(commander.requests[-1][3]) == {"expected_epoch": 3, "why": "stuck", "pod_gone": True}
 
 
-@pytest.mark.parametrize("kind", ["drain", "cancel", "save"])
+@pytest.mark.parametrize("kind", ["drain", "cancel", "save", "sync"])
 async def test_an_order_carries_the_epoch_and_comes_back_with_its_number(
     commander: ScriptedCommander, kind: str
 ) -> None:

@@ -1,5 +1,5 @@
 """The dashboard's acts from the shell. Each says what it does, then asks, and takes `y` or the run's
-name for a yes; a save costs nothing and asks nothing."""
+name for a yes; a save and a sync cost nothing and ask nothing."""
 
 from __future__ import annotations
 
@@ -124,6 +124,30 @@ def save(target: Target, run_id: str, why: str, expected_epoch: int | None, as_j
     else:
         holder = clean(answer.run.holder or "its holder", 128)
         click.echo(f"{holder} is asked to have {run_id} saved (order {answer.order_id})", err=True)
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@decided_options
+@target_options
+@json_option
+def sync(target: Target, run_id: str, why: str, expected_epoch: int | None, as_json: bool) -> None:
+    """Bring RUN_ID's newest checkpoint to the Hub now; training goes on.
+
+    How far that is shows in `relay-tui runs RUN_ID`, and what came of it in `relay-tui events`. A run without a
+    repository (HF_REPO) refuses.
+    """
+
+    async def act(client: CommanderClient) -> Ordered:
+        epoch = (await client.run(run_id)).run.epoch if expected_epoch is None else expected_epoch
+        return await client.sync(run_id, expected_epoch=epoch, why=why)
+
+    answer = _acted(target, act)
+    if as_json:
+        print_json(answer)
+    else:
+        holder = clean(answer.run.holder or "its holder", 128)
+        click.echo(f"{holder} is asked to sync {run_id} to the Hub (order {answer.order_id})", err=True)
 
 
 @click.command()

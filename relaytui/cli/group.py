@@ -24,6 +24,7 @@ COMMANDS = {
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
     "cancel": ("relaytui.cli.act", "cancel", "End a run for good: save, publish, never queued again."),
     "save": ("relaytui.cli.act", "save", "Ask for a checkpoint of a run now."),
+    "sync": ("relaytui.cli.act", "sync", "Bring a run's newest checkpoint to the Hub now."),
     "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
     "artifacts": ("relaytui.cli.artifacts", "artifacts", "What is stored of runs: list, fetch, verify, attach, …"),
     "stop": ("relaytui.cli.stop", "stop", "Stop the commander of the state folder; runs train on."),

@@ -45,6 +45,7 @@ TAUGHT = {
         ("relay-tui cancel my-run --why 'the loss is nan'", "relay-tui cancel my-run --expected-epoch 3 --yes"), _ACTS
     ),
     "save": Taught(("relay-tui save my-run",), _ACTS),
+    "sync": Taught(("relay-tui sync my-run",), _ACTS),
     "requeue": Taught(("relay-tui requeue my-run", "relay-tui requeue my-run --expected-epoch 3 --yes"), _ACTS),
     "artifacts": Taught(("relay-tui artifacts list my-run", "relay-tui artifacts fetch --help"), (0, 2)),
     "artifacts list": Taught(

@@ -55,6 +55,33 @@ def stalled(run: RunRow, now: float) -> str:
     return f"stalled {minutes if seconds < 3_600 else duration(seconds)} in {clean(run.stalled_in, 32)}"
 
 
+def age(seconds: float) -> str:
+    """`now`, `12s`, `3m`, `2h`, `5d`: whole, so that it changes seldom."""
+    whole = int(seconds)
+    if whole < 1:
+        return "now"
+    for span, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if whole >= span:
+            return f"{whole // span}{unit}"
+    return f"{whole}s"
+
+
+def ago(seconds: float) -> str:
+    said = age(seconds)
+    return said if said == "now" else f"{said} ago"
+
+
+def count(value: int) -> str:
+    """`950`, `12,400`, `1.24M`: exact while it is short."""
+    if abs(value) < 100_000:
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    for power, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if abs(value) >= power:
+            scaled = value / power
+            return f"{scaled:.0f}{unit}" if abs(scaled) >= 100 else f"{scaled:.3g}{unit}"
+    return str(value)
+
+
 def duration(seconds: float) -> str:
     """`0:07`, `4:12`, `2h05m`, `3d04h`; at most six cells."""
     whole = max(0, int(seconds))

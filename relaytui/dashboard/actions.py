@@ -66,6 +66,15 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("save", ("s",), "save", "Ask for a checkpoint now; training goes on", WITH_RUN, "save_now", rank=5),
     Action(
+        "sync",
+        ("u",),
+        "sync",
+        "Bring the newest checkpoint to the Hub now; training goes on",
+        WITH_RUN,
+        "sync_now",
+        rank=13,
+    ),
+    Action(
         "cancel",
         ("c",),
         "cancel",
@@ -134,7 +143,7 @@ ACTIONS: tuple[Action, ...] = (
         "Find an action, a theme or a run by name",
         ANYWHERE,
         "command_palette",
-        rank=13,
+        rank=14,
     ),
     Action("theme", (), "theme", "Choose a theme", ANYWHERE, "change_theme"),
     Action(

@@ -32,6 +32,7 @@ from relaytui.dashboard.themes import choose_theme, first_theme, load_themes
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
+from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
 
 PAINT_EVERY = 0.1
@@ -350,16 +351,21 @@ class DashboardApp(App[DashboardResult]):
 
     def action_save_now(self) -> None:
         if not self._refused("save") and (row := self.target()) is not None:
-            self.spawn(self._ask_to_save(row))
+            self.spawn(self._ask(row, OrderKind.SAVE, "is asked for a checkpoint now"))
 
-    async def _ask_to_save(self, row: RunRow) -> None:
+    def action_sync_now(self) -> None:
+        if not self._refused("sync") and (row := self.target()) is not None:
+            self.spawn(self._ask(row, OrderKind.SYNC, "is asked to sync to the Hub now"))
+
+    async def _ask(self, row: RunRow, kind: OrderKind, asked: str) -> None:
+        """An order that costs nothing, and is not asked about."""
         try:
             client = await self.session.client()
-            await client.save(row.run_id, expected_epoch=row.epoch)
+            await client.order(kind, row.run_id, row.epoch)
         except RelayError as error:
-            self.say(f"{row.run_id} is not asked to save: {error}", severity="warning")
+            self.say(f"{row.run_id} is not asked to {kind}: {error}", severity="warning")
         else:
-            self.say(f"{row.run_id}: {row.holder or 'its holder'} is asked for a checkpoint now; training goes on")
+            self.say(f"{row.run_id}: {row.holder or 'its holder'} {asked}; training goes on")
 
     def action_force_acquire(self) -> None:
         from relaytui.dashboard.screens.dialogs import ForceDialog

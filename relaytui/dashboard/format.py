@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from relaytui.client.words import duration, remaining, size
+from relaytui.client.words import age, ago, count, duration, remaining, size
 from relaytui.dashboard.ink import Piece
 from relaytui.wire.numbers import Number, unpack
 
@@ -15,22 +15,6 @@ __all__ = [
 ]  # fmt: skip
 
 DASH = "–"
-
-
-def age(seconds: float) -> str:
-    """`now`, `12s`, `3m`, `2h`, `5d`: whole, so that it changes seldom."""
-    whole = int(seconds)
-    if whole < 1:
-        return "now"
-    for span, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if whole >= span:
-            return f"{whole // span}{unit}"
-    return f"{whole}s"
-
-
-def ago(seconds: float) -> str:
-    said = age(seconds)
-    return said if said == "now" else f"{said} ago"
 
 
 def clock_time(at: float) -> str:
@@ -65,17 +49,6 @@ def number_piece(value: Number | None) -> Piece:
     if value is None:
         return Piece(DASH, "faint")
     return Piece(number(value), "text" if math.isfinite(unpack(value)) else "bad")
-
-
-def count(value: int) -> str:
-    """`950`, `12,400`, `1.24M`: exact while it is short."""
-    if abs(value) < 100_000:
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    for power, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if abs(value) >= power:
-            scaled = value / power
-            return f"{scaled:.0f}{unit}" if abs(scaled) >= 100 else f"{scaled:.3g}{unit}"
-    return str(value)
 
 
 def steps(step: int, total: int | None) -> str:

@@ -28,6 +28,10 @@ def _nothing_to_save(row: RunRow) -> str:
     return "" if row.status is RunStatus.RUNNING else f"{row.run_id} is {row.status.value}: only one that runs can save"
 
 
+def _nothing_to_sync(row: RunRow) -> str:
+    return "" if row.status is RunStatus.RUNNING else f"{row.run_id} is {row.status.value}: only one that runs can sync"
+
+
 def _nothing_to_requeue(row: RunRow) -> str:
     return "" if row.status.ended else f"{row.run_id} is {row.status.value}: only an ended run is queued again"
 
@@ -39,6 +43,7 @@ REFUSALS: dict[str, Callable[[RunRow], str]] = {
     "force-acquire": _nobody_to_ask,
     "cancel": _nothing_to_cancel,
     "save": _nothing_to_save,
+    "sync": _nothing_to_sync,
     "requeue": _nothing_to_requeue,
 }
 """What is about a run, and why it cannot be done with that run now; empty where it can."""

@@ -129,8 +129,12 @@ class Api:
         run_id = self._known(request)
         attempts = await self.core.pages.attempts(run_id)
         checkpoints = (await self.core.reader.checkpoints(run_id))[::-1]
+        artifacts = (await self.core.reader.artifacts(run_id))[::-1]
         row = self.core.board.run_row(self.core.board.runs[run_id])
-        return answer({"now": self.core.clock.wall(), "run": row, "attempts": attempts, "checkpoints": checkpoints})
+        now = self.core.clock.wall()
+        return answer(
+            {"now": now, "run": row, "attempts": attempts, "checkpoints": checkpoints, "artifacts": artifacts}
+        )
 
     async def log(self, request: web.Request) -> web.Response:
         run_id = self._known(request)

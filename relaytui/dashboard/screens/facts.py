@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
+from relaytui.client.transfers import hub_sign, transfer_lines
 from relaytui.client.words import details, sentence, stalled
 from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate, steps
 from relaytui.dashboard.glyphs import event_ink, run_status
@@ -111,6 +112,11 @@ def saved(row: RunRow) -> list[Piece]:
     ]
 
 
+def hub(row: RunRow) -> list[Piece]:
+    sign = Piece(*hub_sign(row))
+    return [Piece("hub ", "muted"), sign] if sign.ink != "faint" else []
+
+
 def progress_line(row: RunRow, width: int) -> list[Piece]:
     """A bar as wide as there is room, then the numbers."""
     said = joined(*pace(row))
@@ -129,16 +135,36 @@ def why_lines(row: RunRow, width: int, rows: int) -> list[list[Piece]]:
     return [[Piece(" "), *line] for piece in why(row) for line in shortened(piece, max(8, width - 2), rows)]
 
 
-def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int) -> list[list[Piece]]:
+def moving_lines(row: RunRow, now: float, width: int, rows: int) -> list[list[Piece]]:
+    """How far its checkpoints are on their way to the Hub, the artifact store and back, in at most `rows` lines."""
+    said = [[[Piece(*word) for word in group] for group in line] for line in transfer_lines(row, now)]
+    for folds in (2, 1):
+        lines = [line for groups in said for line in _moving(groups, width, folds)]
+        if len(lines) <= rows:
+            break
+    return lines[:rows]
+
+
+def _moving(groups: list[list[Piece]], width: int, folds: int) -> list[list[Piece]]:
+    """Why it fails has lines of its own where there is no room beside what fails."""
+    line = fitting(width - 1, groups)
+    trouble = next((group[0] for group in groups[1:] if len(group) == 1 and group[0].ink in ("bad", "warn")), None)
+    if trouble is None or trouble in line:
+        return [line]
+    return [line, *([Piece(" "), *rest] for rest in shortened(trouble, max(8, width - 2), folds))]
+
+
+def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int, moving: int = 0) -> list[list[Piece]]:
     """The head of a run's own screen, in `least` lines: the message has the last one, or where there are only three the
-    numbers' one if the run is over. Why nobody trains it any more takes as many as it needs, up to `most` more."""
+    numbers' one if the run is over. Why nobody trains it any more takes as many as it needs, up to `most` more; how far
+    its transfers are, where there are any, up to `moving`."""
     now = mirror.now
     *judged, lr = metrics(row)
     numbers = fitting(width, [*judged, saved(row), lr])
     said = why_lines(row, width, 1 if row.status.active else most) or [[]]
     lines = [as_many_as_fit(heading(row, now), holding(row, now), width), progress_line(row, width)]
     if least > 3:
-        return [*lines, numbers, *said]
+        return [*lines, numbers, *moving_lines(row, now, width, moving), *said]
     return [*lines, *(said if row.message and row.status.ended else [numbers])]
 
 
@@ -151,13 +177,13 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
         _, *rest = holding(row, now)
         said = why_lines(row, width, 2)
         return [
-            as_many_as_fit(heading(row, now), [saved(row), *rest], width),
+            as_many_as_fit(heading(row, now), [saved(row), hub(row), *rest], width),
             *said,
             *([numbers] if len(said) < 2 else []),
         ]
     return [
         as_many_as_fit(heading(row, now), [saved(row), why(row)], width),
-        fitting(width, holding(row, now)),
+        fitting(width, [*holding(row, now), hub(row)]),
         numbers,
     ]
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
+from relaytui.client.transfers import hub_sign
 from relaytui.client.words import sentence
 from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
 from relaytui.dashboard.glyphs import event_ink, run_status, stalled_status, worker_status
@@ -78,6 +79,7 @@ RUN_COLUMNS = (
     Column("epoch", "ep", 3, 8, right=True),
     Column("lease", "lease", 6, 4, right=True),
     Column("checkpoint", "saved", 7, 11, right=True),
+    Column("hub", "hub", 8, 12, right=True),
 )
 
 _ATTENTION = {
@@ -120,6 +122,7 @@ def run_item(row: RunRow, now: float) -> Item:
         _quiet(str(row.epoch) if row.epoch else "–"),
         (lease_piece(row, now),),
         _quiet(newest),
+        (Piece(*hub_sign(row)),),
     )
     order: dict[str, Order] = {
         "run": (row.run_id,),
@@ -133,9 +136,11 @@ def run_item(row: RunRow, now: float) -> Item:
         "epoch": (row.epoch, row.run_id),
         "lease": (*_missing_last(left), row.run_id),
         "checkpoint": (row.newest_step or 0, row.run_id),
+        "hub": (not row.sync_error, row.synced_step or 0, row.run_id),
     }
     status = row.status.value if row.stalled_at is None else f"{row.status.value} stalled"
-    text = f"{row.run_id} {status} {row.holder or ''} {row.mode} {row.message}".casefold()
+    hub = f"hub {hub_sign(row).text} {row.synced_repo} {row.sync_error}"
+    text = f"{row.run_id} {status} {row.holder or ''} {row.mode} {row.message} {hub}".casefold()
     return Item(Row(row.run_id, cells), text, order, row.run_id)
 
 

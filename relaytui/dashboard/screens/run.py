@@ -9,37 +9,28 @@ from textual.containers import Horizontal, Vertical
 
 from relaytui.client.link import LinkState
 from relaytui.dashboard.actions import Place
-from relaytui.dashboard.format import ago, count, size
-from relaytui.dashboard.glyphs import outcome
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.facts import run_lines
+from relaytui.dashboard.screens.histories import (
+    ARTIFACT_COLUMNS,
+    ATTEMPT_COLUMNS,
+    CHECKPOINT_COLUMNS,
+    artifact_item,
+    attempt_item,
+    checkpoint_item,
+    checkpoints_shown,
+    names_stored,
+)
 from relaytui.dashboard.session import METRIC
 from relaytui.dashboard.widgets.chart import Chart
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.log import LogView
-from relaytui.dashboard.widgets.pieces import Cell
 from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine
-from relaytui.dashboard.widgets.table import Column, Row, Table
+from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.errors import RelayError
-from relaytui.wire.rows import AttemptRow, CheckpointRow
-from relaytui.wire.text import clean
+from relaytui.wire.rows import AttemptRow
 
-ATTEMPT_COLUMNS = (
-    Column("epoch", "ep", 3, 1, right=True),
-    Column("outcome", "outcome", 12, 0),
-    Column("steps", "steps", 9, 2, grow=8, right=True),
-    Column("worker", "worker", 8, 3, grow=12, name=True),
-    Column("when", "", 8, 4, right=True),
-    Column("message", "why", 12, 5, grow=60),
-)
-CHECKPOINT_COLUMNS = (
-    Column("name", "checkpoint", 13, 0, grow=12, name=True),
-    Column("size", "size", 7, 2, right=True),
-    Column("files", "files", 5, 4, right=True),
-    Column("epoch", "ep", 3, 3, right=True),
-    Column("when", "saved", 8, 1, right=True),
-)
 VIEWS = ("all", "log", "curve", "history")
 
 
@@ -56,7 +47,10 @@ class RunHead(Lines):
             return [[Piece(" "), Piece(screen.run_id, "strong"), Piece(f"  {said}", "muted")]]
         least = 3 if screen.has_class("-short") else 4
         most = max(1, screen.size.height // 4)
-        return [list(line) for line in run_lines(row, screen.mirror, width, least=least, most=most)]
+        low = screen.has_class("-short") or screen.has_class("-tiny")
+        moving = 0 if low else 5 if screen.has_class("-tall") else 3
+        lines = run_lines(row, screen.mirror, width, least=least, most=most, moving=moving)
+        return [list(line) for line in lines]
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
         return len(self.compose_lines(width))
@@ -88,6 +82,7 @@ class RunScreen(RelayScreen):
             with Vertical(id="history"):
                 yield Table(ATTEMPT_COLUMNS, id="attempts", selects=False)
                 yield Table(CHECKPOINT_COLUMNS, id="checkpoints", selects=False)
+                yield Table(ARTIFACT_COLUMNS, id="artifacts", selects=False)
         yield LogView(id="log")
         yield KeyBar()
 
@@ -102,7 +97,7 @@ class RunScreen(RelayScreen):
     @property
     def paintable(self) -> bool:
         # What is inside a container comes after what is not.
-        return super().paintable and bool(self.query("#checkpoints"))
+        return super().paintable and bool(self.query("#artifacts"))
 
     def places(self) -> frozenset[Place]:
         return frozenset({Place.RUN})
@@ -124,7 +119,8 @@ class RunScreen(RelayScreen):
         stale = self.stale
         head, chart, log = self.query_one(RunHead), self.query_one(Chart), self.query_one(LogView)
         attempts, checkpoints = self.query_one("#attempts", Table), self.query_one("#checkpoints", Table)
-        for widget in (head, chart, log, attempts, checkpoints):
+        artifacts = self.query_one("#artifacts", Table)
+        for widget in (head, chart, log, attempts, checkpoints, artifacts):
             widget.set_stale(stale)
         head.refresh_content()
         chart.show(picture.curve(METRIC))
@@ -137,17 +133,20 @@ class RunScreen(RelayScreen):
             now = mirror.now
             waiting: list[Line] = [] if picture.loaded else [[Piece("reading …", "muted")]]
             tried = sorted(picture.attempts.values(), key=lambda row: -row.epoch)
-            kept = sorted(
-                (row for row in picture.checkpoints.values() if row.pruned_at is None),
-                key=lambda row: (-row.published_at, row.name),
-            )
+            stored = sorted(picture.artifacts.values(), key=lambda row: -row.id)
+            names = names_stored(stored)
             attempts.show(
-                [_attempt(row, self._last_step(row), now) for row in tried],
+                [attempt_item(row, self._last_step(row), now) for row in tried],
                 notice=waiting or [[Piece("no attempt yet: it waits for an agent", "muted")]],
             )
             checkpoints.show(
-                [_checkpoint(row, now) for row in kept],
+                [checkpoint_item(row, names, now) for row in checkpoints_shown(picture.checkpoints.values(), names)],
                 notice=waiting or [[Piece("none published yet", "muted")]],
+            )
+            self.set_class(bool(stored), "-stores")
+            artifacts.show(
+                [artifact_item(row, now) for row in stored],
+                notice=waiting or [[Piece("the artifact store has nothing of it", "muted")]],
             )
         self._load_if_needed()
 
@@ -217,29 +216,3 @@ class RunScreen(RelayScreen):
         elif not came:
             log = f"`{self.relay.program or 'relay-tui'} log`"
             self.relay.say(f"no older lines fit here; {log} has them all, and so has the volume")
-
-
-def _attempt(row: AttemptRow, last_step: int, now: float) -> Row:
-    ended = row.ended_at
-    plain = not row.ending or row.ending == row.outcome
-    told = row.message if plain else f"{row.ending}: {row.message}"
-    cells: tuple[Cell, ...] = (
-        (Piece(str(row.epoch), "strong"),),
-        (outcome(row.outcome),),
-        (Piece(f"{count(row.started_step)}→{count(last_step)}"),),
-        (Piece(clean(row.worker, 128)),),
-        (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),
-        (Piece(clean(told, 300), "muted"),),
-    )
-    return Row(str(row.epoch), cells)
-
-
-def _checkpoint(row: CheckpointRow, now: float) -> Row:
-    cells: tuple[Cell, ...] = (
-        (Piece(clean(row.name, 128)),),
-        (Piece(size(row.bytes), "muted"),),
-        (Piece(count(row.files), "muted"),),
-        (Piece(str(row.epoch), "muted"),),
-        (Piece(ago(now - row.published_at), "muted"),),
-    )
-    return Row(row.name, cells)

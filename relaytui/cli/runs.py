@@ -1,0 +1,191 @@
+"""Runs as `relay-tui runs` prints them: a table of all, and one with its attempts, checkpoints and artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from relaytui.cli.output import Column, ago, laid_out, number, print_table, terminal_width
+from relaytui.client.answers import RunDetail, Runs
+from relaytui.client.transfers import hub_sign, transfer_lines
+from relaytui.client.words import duration, remaining, stalled
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.rows import CheckpointRow, RunRow
+
+RUN_COLUMNS = (
+    Column("RUN"),
+    Column("STATUS"),
+    Column("HOLDER", 3),
+    Column("EPOCH", 6),
+    Column("LEASE", 4),
+    Column("STEP"),
+    Column("RATE", 5),
+    Column("ETA", 1),
+    Column("LOSS"),
+    Column("REWARD", 7),
+    Column("CHECKPOINT", 8),
+    Column("HUB", 9),
+    Column("REPORTED", 2),
+)
+
+
+def print_runs(answer: Runs) -> None:
+    print_table(RUN_COLUMNS, [_run_cells(run, answer.now) for run in answer.runs])
+
+
+def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
+    return (
+        run.run_id,
+        "stalled" if run.stalled_at is not None else run.status.value,
+        run.holder or "-",
+        str(run.epoch),
+        _lease(run, now) or "-",
+        _step(run),
+        _rate(run) or "-",
+        _eta(run) or "-",
+        number(run.loss),
+        number(run.reward),
+        run.newest_checkpoint or "-",
+        _hub(run),
+        _reported(run, now) or "-",
+    )
+
+
+def _step(run: RunRow) -> str:
+    if run.total is not None:
+        return f"{run.step}/{run.total}"
+    return str(run.step or "-")  # nothing was heard of any yet
+
+
+def _hub(run: RunRow) -> str:
+    sign = hub_sign(run).text
+    return "-" if sign == "–" else sign
+
+
+def _lease(run: RunRow, now: float) -> str:
+    return "" if run.lease_expires_at is None else f"{max(0, int(run.lease_expires_at - now))}s"
+
+
+def _rate(run: RunRow) -> str:
+    return "" if run.rate is None or not run.status.active else f"{run.rate:.3g}/s"
+
+
+def _eta(run: RunRow) -> str:
+    left = remaining(run.step, run.total, run.rate) if run.status.active else None
+    return "" if left is None else duration(left)
+
+
+def _reported(run: RunRow, now: float) -> str:
+    return "" if run.reported_at is None else f"{ago(now - run.reported_at)} ago"
+
+
+def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
+    """One run in words, a line each; what is not known is left out."""
+    run, now = detail.run, detail.now
+    yield "run", f"{run.run_id} ({run.mode})"
+    holder = f", held by {run.holder} at epoch {run.epoch}" if run.holder else f", held by nobody, epoch {run.epoch}"
+    yield "status", run.status.value + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
+    if halted := stalled(run, now):
+        yield "trainer", halted
+    if run.message:
+        yield "why", run.message
+    share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
+    pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)
+    yield "step", _step(run) + share + pace
+    if run.loss is not None:
+        yield "loss", number(run.loss) + (f", {number(run.first_loss)} at first" if run.first_loss is not None else "")
+    for name, value in (("reward", run.reward), ("lr", run.lr)):
+        if value is not None:
+            yield name, number(value)
+    if run.newest_checkpoint:
+        yield "checkpoint", f"{run.newest_checkpoint}, {run.checkpoints} kept of {run.published} published"
+    for at, line in enumerate(transfer_lines(run, now)):
+        yield "" if at else "transfers", ", ".join("".join(word.text for word in group) for group in line)
+    if reported := _reported(run, now):
+        yield "reported", reported
+
+
+def print_detail(detail: RunDetail) -> None:
+    width = terminal_width()
+    for line in laid_out((Column(""), Column("", least=20)), list(_facts(detail)), width):
+        if line:
+            click.echo(line)
+    if detail.attempts:
+        click.echo("\nattempts")
+        print_table(
+            (
+                Column("EPOCH"),
+                Column("WORKER", 2),
+                Column("FROM STEP"),
+                Column("LAST STEP"),
+                Column("OUTCOME"),
+                Column("ENDING", 3),
+                Column("EXIT", 1),
+                Column("MESSAGE", least=20),
+            ),
+            [
+                (
+                    str(attempt.epoch),
+                    attempt.worker,
+                    str(attempt.started_step),
+                    str(attempt.last_step),
+                    attempt.outcome.value if attempt.outcome else "going on",
+                    attempt.ending or "-",
+                    "-" if attempt.exit_code is None else str(attempt.exit_code),
+                    attempt.message,
+                )
+                for attempt in detail.attempts
+            ],
+        )
+    stored = {row.name for row in detail.artifacts if row.kind is ArtifactKind.CHECKPOINT and not row.damaged}
+    if detail.checkpoints:
+        click.echo("\ncheckpoints")
+        print_table(
+            (
+                Column("NAME"),
+                Column("STEP"),
+                Column("EPOCH", 3),
+                Column("BYTES", 2),
+                Column("FILES", 4),
+                Column("PUBLISHED", 1),
+                Column(""),
+            ),
+            [
+                (
+                    row.name,
+                    str(row.step),
+                    str(row.epoch),
+                    str(row.bytes),
+                    str(row.files),
+                    f"{ago(detail.now - row.published_at)} ago",
+                    _also(row, stored),
+                )
+                for row in detail.checkpoints
+            ],
+        )
+    if detail.artifacts:
+        click.echo("\nartifacts")
+        print_table(ARTIFACT_COLUMNS, [_artifact_cells(row, detail.now) for row in detail.artifacts])
+
+
+ARTIFACT_COLUMNS = (
+    Column("ID"),
+    Column("NAME"),
+    Column("KIND", 3),
+    Column("BYTES", 2),
+    Column("STORED", 1),
+    Column("", least=12),
+)
+
+
+def _artifact_cells(row: ArtifactRow, now: float) -> tuple[str, ...]:
+    verified = "" if row.verified_at is None else f"verified {ago(now - row.verified_at)} ago"
+    said = row.damaged or ", ".join(word for word in ("final" if row.final else "", verified) if word)
+    return str(row.id), row.name, row.kind.value, str(row.size), f"{ago(now - row.stored_at)} ago", said
+
+
+def _also(row: CheckpointRow, stored: set[str]) -> str:
+    """Where else it is, and that it is not on the volume any more."""
+    said = {"pruned": row.pruned_at is not None, f"hub {row.hub}": row.hub, "store": row.name in stored}
+    return ", ".join(word for word, holds in said.items() if holds)

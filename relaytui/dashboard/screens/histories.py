@@ -1,0 +1,101 @@
+"""The tables on a run's screen as data: its attempts, its checkpoints and where they are, and what is stored of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from relaytui.dashboard.format import ago, count, size
+from relaytui.dashboard.glyphs import outcome
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.widgets.pieces import Cell
+from relaytui.dashboard.widgets.table import Column, Row
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.rows import AttemptRow, CheckpointRow
+from relaytui.wire.text import clean
+
+ATTEMPT_COLUMNS = (
+    Column("epoch", "ep", 3, 1, right=True),
+    Column("outcome", "outcome", 12, 0),
+    Column("steps", "steps", 9, 2, grow=8, right=True),
+    Column("worker", "worker", 8, 3, grow=12, name=True),
+    Column("when", "", 8, 4, right=True),
+    Column("message", "why", 12, 5, grow=60),
+)
+CHECKPOINT_COLUMNS = (
+    Column("name", "checkpoint", 13, 0, grow=12, name=True),
+    Column("where", "where", 9, 1, grow=4, least=3),
+    Column("size", "size", 7, 3, right=True),
+    Column("files", "files", 5, 5, right=True),
+    Column("epoch", "ep", 3, 4, right=True),
+    Column("when", "saved", 7, 2, right=True),
+)
+ARTIFACT_COLUMNS = (
+    Column("name", "artifact", 13, 0, grow=24, name=True),
+    Column("state", "", 7, 1, grow=30),
+    Column("size", "size", 7, 3, right=True),
+    Column("when", "stored", 8, 2, right=True),
+    Column("by", "by", 8, 4, grow=12, name=True),
+    Column("content", "sha256", 8, 5),
+)
+
+
+def attempt_item(row: AttemptRow, last_step: int, now: float) -> Row:
+    ended = row.ended_at
+    plain = not row.ending or row.ending == row.outcome
+    told = row.message if plain else f"{row.ending}: {row.message}"
+    cells: tuple[Cell, ...] = (
+        (Piece(str(row.epoch), "strong"),),
+        (outcome(row.outcome),),
+        (Piece(f"{count(row.started_step)}→{count(last_step)}"),),
+        (Piece(clean(row.worker, 128)),),
+        (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),
+        (Piece(clean(told, 300), "muted"),),
+    )
+    return Row(str(row.epoch), cells)
+
+
+def checkpoints_shown(rows: Collection[CheckpointRow], stored: frozenset[str]) -> list[CheckpointRow]:
+    """Those that can be had from somewhere, the newest first."""
+    there = [row for row in rows if row.pruned_at is None or row.hub or row.name in stored]
+    return sorted(there, key=lambda row: (-row.published_at, row.name))
+
+
+def names_stored(rows: Collection[ArtifactRow]) -> frozenset[str]:
+    """Of checkpoints that lie whole in the artifact store."""
+    return frozenset(row.name for row in rows if row.kind is ArtifactKind.CHECKPOINT and not row.damaged)
+
+
+def checkpoint_item(row: CheckpointRow, stored: frozenset[str], now: float) -> Row:
+    gone = row.pruned_at is not None  # from the volume
+    places = (("vol", not gone), ("hub", row.hub), ("store", row.name in stored))
+    where = "+".join(word for word, there in places if there)
+    cells: tuple[Cell, ...] = (
+        (Piece(clean(row.name, 128), "muted" if gone else "text"),),
+        (Piece(where, "muted" if where == "vol" else "good"),),
+        (Piece(size(row.bytes), "muted"),),
+        (Piece(count(row.files), "muted"),),
+        (Piece(str(row.epoch), "muted"),),
+        (Piece(ago(now - row.published_at), "muted"),),
+    )
+    return Row(row.name, cells)
+
+
+def artifact_item(row: ArtifactRow, now: float) -> Row:
+    state = Piece("whole", "muted")
+    if row.damaged:
+        state = Piece(f"✗ {clean(row.damaged, 200)}", "bad")
+    elif row.verified_at is not None:
+        state = Piece(f"✓ verified {ago(now - row.verified_at)}", "good")
+    elif row.final:
+        state = Piece("final")
+    elif row.kind is ArtifactKind.FILE:
+        state = Piece("file", "muted")
+    cells: tuple[Cell, ...] = (
+        (Piece(clean(row.name, 128)),),
+        (state,),
+        (Piece(size(row.size), "muted"),),
+        (Piece(ago(now - row.stored_at), "muted"),),
+        (Piece(clean(row.by, 128), "muted"),),
+        (Piece(clean(row.sha256, 64)[:8], "muted"),),
+    )
+    return Row(str(row.id), cells)
