@@ -23,8 +23,9 @@ def patience(
 ) -> tuple[float, str]:
     """Seconds to wait, and why not longer; no words where the run goes on, and its next attempt sends it.
 
-    `left`: until the pod is gone, inf where nobody knows of an end; `size`: bytes to send; `wait`: what the end of a run
-    may wait for it (HF_END_WAIT)."""
+    `left`: until the pod is gone, inf where nobody knows of an end; `size`: bytes to send; `wait`: what the end of a
+    run may wait for it (HF_END_WAIT).
+    """
     if why in (Why.LOST, Why.CUT_OFF):
         return 0.0, "the lease is not ours any more"
     if why in (Why.AGAIN, Why.CHANGED):
