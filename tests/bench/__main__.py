@@ -19,6 +19,7 @@ from tests.bench import (
     elsewhere,
     etcd,
     flood,
+    hub,
     ingest,
     line,
     memory,
@@ -36,7 +37,7 @@ from tests.bench.rows import Row, as_object, as_table
 
 MODULES = (
     line, reading, ingest, clean, renew, etcd, restart, paint, memory, spool, takeover, elsewhere, cancel, flood,
-    publish, artifact,
+    publish, artifact, hub,
 )  # fmt: skip
 BENCHES = {module.BENCH.name: module.BENCH for module in MODULES}
 ROUNDS = 5

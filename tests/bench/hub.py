@@ -1,0 +1,179 @@
+"""A checkpoint of 2 GB goes to a Hub on this machine: beside the client's own upload of it, and beside a trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from huggingface_hub import HfApi
+
+from relay_agent.checkpoints.manifest import read
+from relay_agent.checkpoints.publish import publish
+from relay_agent.checkpoints.staging import Staged
+from relay_agent.hub import calls, layout
+from relay_agent.hub.protocol import Beside, Send, Sent, Where
+from relay_agent.volume.volume import RunFolder
+from tests.bench.children import BenchError, environment
+from tests.bench.publish import PIECE, claimed
+from tests.bench.rounds import Bench, Figures, Setting, interleave
+from tests.bench.rows import Goal, Row, Yardstick, measured
+from tests.hub import RemoteHub, hub_process
+
+FILES, SIZE = 8, 256 << 20
+ROUNDS = 3
+REPO, TOKEN = "relay/bench", "hf_write"
+STEP = 100_000
+"""Additions in a step of the trainer beside it: some milliseconds."""
+ALONE = 5.0
+"""Seconds that the trainer steps alone."""
+PATIENCE = 300.0
+MB = 1e6
+BARE = Path(__file__).with_name("bare")
+ROWS = ("hub.sync", "hub.memory", "hub.steps")
+
+
+def run(setting: Setting) -> list[Row]:
+    setting = replace(setting, rounds=min(setting.rounds, ROUNDS))
+    source = saved(setting.folder)
+    numbers = itertools.count(1)
+
+    @contextmanager
+    def hub() -> Iterator[RemoteHub]:
+        """An empty one."""
+        folder = setting.folder / f"hub-{next(numbers)}"
+        try:
+            with hub_process(folder) as serving:
+                yield serving
+        finally:
+            shutil.rmtree(folder)
+            os.sync()
+
+    def bare() -> Figures:
+        with hub() as serving:
+            HfApi(endpoint=serving.url, token=TOKEN).create_repo(REPO, private=True)
+            argv = [sys.executable, str(BARE / "hub_upload.py"), serving.url, REPO, str(source)]
+            env = environment(HF_TOKEN=TOKEN, HF_HOME=str(setting.folder / "cache"))
+            said = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=True, timeout=PATIENCE).stdout
+            return {"mb_per_s": FILES * SIZE / MB / json.loads(said)["process_seconds"]}
+
+    def relay() -> Figures:
+        with hub() as serving:
+            return synced(serving, source, setting.folder)
+
+    def beside() -> Figures:
+        with hub() as serving, trainer() as steps:
+            synced(serving, source, setting.folder)
+            return {"per_second": steps()}
+
+    rows: list[Row] = []
+    if setting.wants(*ROWS[:2]):
+        samples = interleave({"huggingface_hub": bare, "relay": relay}, setting)
+        own = Yardstick("huggingface_hub's own commit", samples.of("huggingface_hub", "mb_per_s"))
+        rows.append(measured(ROWS[0], "MB/s", samples.of("relay", "mb_per_s"), own, Goal(ratio_at_least=0.9)))
+        rows.append(measured(ROWS[1], "MB", samples.of("relay", "peak_mb"), None, Goal(at_most=100)))
+    if setting.wants(ROWS[2]):
+        samples = interleave({"alone": alone, "beside a sync": beside}, setting)
+        without = Yardstick("steps/s without a sync", samples.of("alone", "per_second"))
+        rows.append(
+            measured(ROWS[2], "steps/s", samples.of("beside a sync", "per_second"), without, Goal(ratio_at_least=0.97))
+        )
+    return rows
+
+
+def saved(folder: Path) -> Path:
+    """A published checkpoint."""
+    volume = folder / "volume"
+    volume.mkdir()
+    made: RunFolder = claimed(volume)
+    path = made.staging(1) / "step_1"
+    path.mkdir()
+    for number in range(FILES):
+        with (path / f"shard-{number}.dat").open("wb") as file:
+            for _ in range(SIZE // PIECE):
+                file.write(os.urandom(PIECE))
+    done = publish(made, Staged(1, path, marks=True), 1, lambda: True)
+    os.sync()
+    return done.path
+
+
+def synced(serving: RemoteHub, source: Path, folder: Path) -> Figures:
+    """As an agent does it, in its child process; that one's memory at its peak."""
+    manifest = read(source).manifest
+    told = layout.RunFile(
+        layout.VERSION, manifest.run_id, manifest.mode, manifest.name, manifest.step, manifest.epoch, manifest.seq, 1,
+        True, [],
+    )  # fmt: skip
+    job = Send(
+        Where(REPO, TOKEN, serving.url), manifest.run_id, 1, str(source), [entry.path for entry in manifest.files],
+        [Beside(layout.RUN, text=told.encode().decode())], "A bench.", {}, manifest.name,
+    )  # fmt: skip
+    with peak_of_children() as peak:
+        began = time.perf_counter()
+        sent: Sent = asyncio.run(calls.call(job, Sent, cache=str(folder / "cache"), may=lambda what: PATIENCE))
+        took = time.perf_counter() - began
+    if sent.stored or serving.verify(REPO):
+        raise BenchError(f"{sent}: {serving.verify(REPO)}")
+    return {"mb_per_s": manifest.total_bytes / MB / took, "peak_mb": peak() / MB}
+
+
+@contextmanager
+def peak_of_children() -> Iterator[Callable[[], int]]:
+    """Bytes resident in what this process started in the meantime, at most, as far as looks every 50 ms tell."""
+    before, ended = {child.pid for child in psutil.Process().children()}, threading.Event()
+    most = [0]
+
+    def look() -> None:
+        while not ended.wait(0.05):
+            for child in psutil.Process().children(recursive=True):
+                if child.pid not in before:
+                    try:
+                        most[0] = max(most[0], child.memory_info().rss)
+                    except psutil.Error:
+                        continue  # it has just ended
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        yield lambda: most[0]
+    finally:
+        ended.set()
+        watching.join()
+
+
+@contextmanager
+def trainer() -> Iterator[Callable[[], float]]:
+    """Steps; asked once, it says how many a second."""
+    argv = [sys.executable, "-I", str(BARE / "spin.py"), str(STEP)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+
+        def steps() -> float:
+            said, _ = process.communicate(timeout=PATIENCE)
+            return float(json.loads(said)["per_second"])
+
+        try:
+            yield steps
+        finally:
+            process.kill()
+
+
+def alone() -> Figures:
+    with trainer() as steps:
+        time.sleep(ALONE)
+        return {"per_second": steps()}
+
+
+BENCH = Bench("hub", f"a checkpoint of {FILES * SIZE >> 30} GB goes to a Hub on this machine", ROWS, run)
