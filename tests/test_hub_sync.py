@@ -54,6 +54,7 @@ class Hub:
         self.during: Callable[[], None] = lambda: None
         self.hangs = False
         self.asks = True
+        self.trimmed = Trimmed([], 0)
 
     async def __call__(self, job: Job, result: type[Any], *, may: Any = None, **options: Any) -> Any:
         self.jobs.append(job)
@@ -62,7 +63,7 @@ class Hub:
                 raise self.check
             return Checked("me", False, True)
         if isinstance(job, Trim):
-            return Trimmed([], 0)
+            return self.trimmed
         assert isinstance(job, Send)
         self.during()
         if self.hangs:
@@ -321,3 +322,16 @@ async def test_what_goes_beside_a_checkpoint(tmp_path: Path) -> None:
     assert [each.path for each in send.beside] == ["relay/run.json", "relay/metrics.jsonl", "relay/events.jsonl"]
     assert send.where.token not in json.dumps([each.text for each in send.beside]) + send.card
     assert [type(job) for job in kit.hub.jobs] == [Check, Send, Trim]
+
+
+async def test_what_goes_from_the_hub_and_which_checkpoint_came_is_told_by_name(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, keep=3)
+    gone = [f"step-{number}" for number in range(12)]
+    kit.hub.trimmed = Trimmed(gone, 10)
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: "hub.pruned" in kit.told.kinds)
+    assert [data["checkpoint"] for kind, data in kit.told.events if kind == "hub.synced"] == ["step_00000100"]
+    told = [data["tags"].split() for kind, data in kit.told.events if kind == "hub.pruned"]
+    assert told == [gone[:10], gone[10:]]
+    await kit.over()

@@ -77,6 +77,6 @@ def event_ink(kind: str) -> str:
         return "warn"
     if word in {"forced", "superseded", "preempted", "revoked", "drain", "draining", "denied", "expired", "crashed"}:
         return "warn"
-    if word in {"completed", "published", "revived", "moving"}:
+    if word in {"completed", "published", "revived", "moving", "synced", "stored"}:
         return "good"
     return "muted"

@@ -22,6 +22,9 @@ PHASES = {
     "pruning": TransferPhase.PRUNING,
 }
 
+TAGS_AT_ONCE = 10
+"""In one event: they fit into what is kept of its data."""
+
 
 class Shown:
     def __init__(self, wish: Wish, tell: Teller, clock: Clock) -> None:
@@ -75,12 +78,19 @@ class Shown:
         repo = self._wish.where.repo
         data = {
             "repo": repo, "revision": sent.revision, "step": str(sealed.manifest.step), "tag": sent.tag,
-            "bytes": str(size),
+            "bytes": str(size), "checkpoint": sealed.name,
         }  # fmt: skip
         there = " (it was there already)" if sent.stored else ""
         words = f"{sealed.name} is on {repo} as {sent.tag}{there}"
         self._tell.event("hub.synced", words, data)
         say(words)
+
+    def pruned(self, tags: list[str], freed: int) -> None:
+        repo = self._wish.where.repo
+        say(f"{', '.join(tags)} went from {repo}; {freed / 1e9:.2f} GB are free")
+        for at in range(0, len(tags), TAGS_AT_ONCE):
+            some = tags[at : at + TAGS_AT_ONCE]
+            self._tell.event("hub.pruned", f"{', '.join(some)} went from {repo}", {"tags": " ".join(some)})
 
     def dry(self, sealed: Sealed, files: int, size: int, tag: str) -> None:
         self._phase = TransferPhase.DRY

@@ -246,7 +246,7 @@ class HubSync:
             say(f"old steps stay on {self._wish.where.repo}: {error.words}")
             return
         if trimmed.tags:
-            say(f"{', '.join(trimmed.tags)} went from {self._wish.where.repo}; {trimmed.freed / 1e9:.2f} GB are free")
+            self._shown.pruned(trimmed.tags, trimmed.freed)
 
     # -- which, and whether ------------------------------------------------------------------------------------------
 
