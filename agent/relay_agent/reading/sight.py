@@ -11,8 +11,10 @@ MAX_METRICS = 64
 MAX_STEP = 2**53
 
 PLAIN = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-NUMBER = rf"(?:[-+]?\d{{1,3}}(?:,\d{{3}}){{1,5}}(?:\.\d*)?(?![\d,])|{PLAIN})"
-"""Also nan and infinity as any language spells them, and thousands with commas."""
+_COMMA = r"[-+]?\d{1,9},(?:\d{1,2}(?:[eE][-+]?\d+)?|\d{4,17}(?:[eE][-+]?\d+)?|\d{3}[eE][-+]?\d+)(?![\d.]|,\d)"
+NUMBER = rf"(?:{_COMMA}|[-+]?\d{{1,3}}(?:,\d{{3}}){{1,5}}(?:\.\d*)?(?![\d,])|{PLAIN})"
+"""Also nan and infinity as any language spells them, thousands with commas, and a comma for the point, where it cannot
+be one of thousands."""
 
 _ALIASES = {
     alias: name
@@ -43,7 +45,7 @@ _PAIR = re.compile(
     rf"(?<![\w/.\-])(?:(?P<name>(?:{_OWN}[ ])?[A-Za-z][\w/.@\-]{{0,79}}(?:\([^()\s]{{1,16}}\))?"
     r"|learning rate|grad(?:ient)? norm)"
     rf"\s{{0,8}}[=:]\s{{0,16}}['\"\[]?|(?P<named>{_NAMED})\s{{1,8}})"
-    rf"(?:(?:np\.|numpy\.)?(?:float|int)\d{{1,2}}\(|tensor\()?(?P<value>{NUMBER})(?![\w.:]|/\d)",
+    rf"(?:(?:np\.|numpy\.)?(?:float|int)\d{{1,2}}\(|tensor\()?(?P<value>{NUMBER})(?![\w.:#]|/\d)",
     re.IGNORECASE,
 )
 PROSE = re.compile(
@@ -96,7 +98,12 @@ class Sight(NamedTuple):
 
 def number(text: str) -> float:
     """Of a match of NUMBER."""
-    return float(text.replace(",", "")) if "," in text else float(text)
+    if "," not in text:
+        return float(text)
+    before, _, behind = text.partition(",")
+    if "," in behind or "." in behind or (len(behind) == 3 and before.lstrip("+-") != "0"):
+        return float(text.replace(",", ""))
+    return float(f"{before}.{behind}")
 
 
 @lru_cache(maxsize=1024)
