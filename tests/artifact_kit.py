@@ -71,10 +71,15 @@ class Store:
         async with self.kit.session.request(
             method, self.kit.commander.url + "/api/artifacts" + path,
             data=io.BytesIO(data) if isinstance(data, bytes) else data,
-            headers=self.kit.headers(role or self.role) | (headers or {}),
+            headers=self.kit.headers(role or self.role) | self._shown(path, headers or {}),
         ) as answer:  # fmt: skip
             kind = answer.headers.get("Content-Type", "")
             return answer.status, await (answer.json() if "json" in kind else answer.read())
+
+    def _shown(self, path: str, headers: dict[str, str]) -> dict[str, str]:
+        """A pod shows its lease with every request about an upload, unless the test says what it shows."""
+        bare = "X-Bare" in headers or not path.startswith("/uploads/")
+        return headers if bare else self.headers | headers
 
     async def begin(self, data: bytes, name: str = "step_00000001", **more: Any) -> tuple[int, Any]:
         body = {"run_id": self.run_id, "kind": "checkpoint", "name": name, "sha256": sha(data), "size": len(data)}

@@ -136,6 +136,42 @@ async def test_the_successor_goes_on_with_what_was_begun(kit: Kit, clock: FakeCl
     assert (row["by"], row["epoch"]) == ("successor", 2)
 
 
+async def test_who_lost_the_lease_has_no_part_in_what_its_successor_goes_on_with(kit: Kit, clock: FakeClock) -> None:
+    """They know the same upload by the same id."""
+    store, data = await pod(kit), some(2 * CHUNK)
+    upload = (await store.begin(data))[1]["upload"]
+    await store.chunk(upload, 0, data[:CHUNK])
+    await released(kit, store, clock)
+    successor = await pod(kit, worker="successor")
+    assert (await successor.begin(data))[1]["upload"] == upload
+    for answer in (
+        await store.chunk(upload, CHUNK, bytes(CHUNK)),
+        await store.finish(upload),
+        await store.ask("GET", f"/uploads/{upload}"),
+        await store.ask("DELETE", f"/uploads/{upload}"),
+    ):
+        assert (answer[0], answer[1]["error"]["code"]) == (409, "lease_lost")
+    assert (await successor.put(data))["epoch"] == 2
+
+
+async def test_every_request_about_an_upload_shows_the_lease(kit: Kit) -> None:
+    store, other, data = await pod(kit), await pod(kit, "run-2", "pod-2"), some(CHUNK)
+    upload = (await store.begin(data))[1]["upload"]
+    for headers, status in (
+        ({}, 403), (other.headers, 404), (store.headers | {"X-Relay-Lease": OTHER}, 403),
+        (store.headers | {"X-Relay-Epoch": "7"}, 409), (store.headers | {"X-Relay-Epoch": "x"}, 422),
+    ):  # fmt: skip
+        for method, path in (("PATCH", ""), ("GET", ""), ("POST", "/finish"), ("DELETE", "")):
+            given = {**headers, "Upload-Offset": "0", "X-Bare": "1"}
+            answered, _ = await store.ask(
+                method, f"/uploads/{upload}{path}", data if method == "PATCH" else None, given
+            )
+            assert answered == status, (method, headers)
+    assert await store.offset(upload) == 0
+    mine = (await Store(kit).begin(data, "report", kind="file"))[1]["upload"]
+    assert (await store.chunk(mine, 0, data))[0] == 404, "an operator's upload is no pod's"
+
+
 @pytest.mark.parametrize(
     ("lease", "status", "code"),
     [

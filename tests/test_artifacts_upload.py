@@ -88,19 +88,24 @@ async def test_a_wrong_offset_is_answered_with_the_right_one(kit: Kit) -> None:
     assert (await store.finish(upload))[0] == 200
 
 
-async def test_a_body_that_is_cut_off_is_kept_as_far_as_it_came(kit: Kit) -> None:
+async def test_a_body_that_is_cut_off_is_kept_as_far_as_it_came(
+    kit: Kit, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "PIECE", 10_000)
     store, data = await pod(kit), some(2 * CHUNK)
     upload = (await store.begin(data))[1]["upload"]
     port = kit.commander.port
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
         f"PATCH /api/artifacts/uploads/{upload} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpload-Offset: 0\r\n"
-        f"Authorization: Bearer {kit.worker}\r\nContent-Length: {len(data)}\r\n\r\n"
+        f"Authorization: Bearer {kit.worker}\r\nContent-Length: {len(data)}\r\n"
+        + "".join(f"{name}: {value}\r\n" for name, value in store.headers.items())
+        + "\r\n"
     )
     writer.write(head.encode() + data[:CHUNK])
     await writer.drain()
     coming = kit.commander.core.artifacts.uploads.coming[upload]
-    await until(coming.lock.locked)
+    await until(lambda: part_files(state) and part_files(state)[0].stat().st_size)
     writer.close()
     await until(lambda: not coming.lock.locked())
     at = await store.offset(upload)
@@ -149,7 +154,7 @@ async def test_a_chunk_that_says_something_strange(kit: Kit, headers: dict[str, 
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = {"Host": f"127.0.0.1:{port}", "Authorization": f"Bearer {kit.worker}", "Upload-Offset": "0"}
     lines |= {} if "Transfer-Encoding" in headers else {"Content-Length": "5"}
-    text = "".join(f"{name}: {value}\r\n" for name, value in (lines | headers).items())
+    text = "".join(f"{name}: {value}\r\n" for name, value in (lines | store.headers | headers).items())
     writer.write(f"PATCH /api/artifacts/uploads/{upload} HTTP/1.1\r\n{text}\r\n".encode())
     answer = await reader.readuntil(b"}}")
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer

@@ -1,8 +1,8 @@
 """The artifact store at the commander: what an upload says of itself, and the rows that are shown of what is stored.
 
 A pod's requests carry the worker's token and say which lease it holds: in `BeginUpload`, and in three headers
-(`RUN_HEADER`, `EPOCH_HEADER`, `LEASE_HEADER`) where it reads. An upload's id is 128 random bits that only who began it
-knows; each of its requests asks anew whether that lease is still the live one. The commander itself writes the events
+(`RUN_HEADER`, `EPOCH_HEADER`, `LEASE_HEADER`) of all others. Each request asks anew whether that lease is still the
+live one: an upload is known by its id to those who held the run before, too. The commander itself writes the events
 `artifact.stored`, `artifact.deleted` and `artifact.damaged`; what a pod calls so is filed as `agent.…`.
 """
 

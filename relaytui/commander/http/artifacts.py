@@ -49,10 +49,10 @@ class ArtifactRoutes:
         return [
             web.get("/api/artifacts", self.list, allow_head=False),
             web.post("/api/artifacts/uploads", self.begin),
-            web.get(upload, _about_upload(self.offset), allow_head=False),
-            web.patch(upload, _about_upload(self.chunk)),
-            web.post(f"{upload}/finish", _about_upload(self.finish)),
-            web.delete(upload, _about_upload(self.give_up)),
+            web.get(upload, self._about_upload(self.offset), allow_head=False),
+            web.patch(upload, self._about_upload(self.chunk)),
+            web.post(f"{upload}/finish", self._about_upload(self.finish)),
+            web.delete(upload, self._about_upload(self.give_up)),
             web.get(one, self.row, allow_head=False),
             web.get(f"{one}/content", self.content, allow_head=False),
             web.post(f"{one}/verify", self.verify),
@@ -82,11 +82,31 @@ class ArtifactRoutes:
             return _at(await self.core.artifacts.uploads.receive(upload, offset, length, request.content))
 
     async def finish(self, request: web.Request, upload: str) -> web.Response:
-        return answer(Stored(await self.core.artifacts.finish(upload)))
+        run_id = request.headers.get(RUN_HEADER) if request[ROLE] != "operator" else None
+        return answer(Stored(await self.core.artifacts.finish(upload, run_id)))
 
     async def give_up(self, request: web.Request, upload: str) -> web.Response:
         await self.core.artifacts.give_up(upload)
         return answer({})
+
+    def _about_upload(self, handler: Callable[[web.Request, str], Awaitable[web.Response]]) -> Handler:
+        """A pod shows its lease each time: its successor goes on with the same upload. Refusals say how far that is."""
+
+        async def handle(request: web.Request) -> web.Response:
+            upload = request.match_info["upload"]
+            try:
+                if request[ROLE] != "operator":
+                    run_id = request.headers.get(RUN_HEADER)
+                    self._may_read(request, run_id)
+                    self.core.artifacts.uploads.must_be_of(upload, run_id, _number(request, EPOCH_HEADER))
+                return await handler(request, upload)
+            except UploadRefused as refused:
+                body = {**fault_of(refused), "offset": refused.offset}
+                headers = {OFFSET_HEADER: str(refused.offset)}
+                kind = "application/json"
+                return web.Response(body=encode(body), status=refused.status, content_type=kind, headers=headers)
+
+        return handle
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
@@ -124,7 +144,7 @@ class ArtifactRoutes:
         return row
 
     def _may_read(self, request: web.Request, run_id: str | None) -> None:
-        """A pod reads what its own run has, while it holds it. RelayError 403, 409, 422."""
+        """A pod reads what its own run has, and sends for it, while it holds it. RelayError 403, 409, 422."""
         if request[ROLE] == "operator":
             return
         if run_id is None or request.headers.get(RUN_HEADER) != run_id or not is_id(run_id):
@@ -132,21 +152,6 @@ class ArtifactRoutes:
             raise RelayError("forbidden", "a worker reads the artifacts of the run that it holds", hint, status=403)
         token = token_hash(request.headers.get(LEASE_HEADER, ""))
         self.core.artifacts.uploads.must_hold(run_id, _number(request, EPOCH_HEADER), token)
-
-
-def _about_upload(handler: Callable[[web.Request, str], Awaitable[web.Response]]) -> Handler:
-    """Refusals say how far the upload is."""
-
-    async def handle(request: web.Request) -> web.Response:
-        try:
-            return await handler(request, request.match_info["upload"])
-        except UploadRefused as refused:
-            body = {**fault_of(refused), "offset": refused.offset}
-            headers = {OFFSET_HEADER: str(refused.offset)}
-            kind = "application/json"
-            return web.Response(body=encode(body), status=refused.status, content_type=kind, headers=headers)
-
-    return handle
 
 
 def _at(offset: int) -> web.Response:

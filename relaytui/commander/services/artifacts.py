@@ -164,14 +164,14 @@ class ArtifactStore:
         except OSError as error:
             raise store_failed(error) from None
 
-    async def finish(self, upload_id: str) -> ArtifactRow:
-        """Once all bytes are there. Asked again after its answer was lost, the same row.
+    async def finish(self, upload_id: str, run_id: str | None = None) -> ArtifactRow:
+        """Once all bytes are there. Asked again after its answer was lost, the same row; `run_id`: only of that run.
 
         UploadRefused `incomplete` (409), `wrong_hash` (422: the upload is gone then). RelayError as `begin`.
         """
         if upload_id not in self.uploads.coming:
             done = await self._relay.run(lambda tx: store.of_upload(tx, upload_id))
-            if done is not None:
+            if done is not None and run_id in (None, done.run_id):
                 return done
         coming = self.uploads.get(upload_id)
         try:

@@ -93,8 +93,7 @@ class Uploads:
     def get(self, upload: str) -> Coming:
         known = self.coming.get(upload)
         if known is None:
-            hint = "begin it again: what is stored already is known by its sha256"
-            raise RelayError("unknown_upload", "no such upload here", hint, status=404)
+            raise unknown_upload()
         return known
 
     def close(self) -> None:
@@ -122,6 +121,12 @@ class Uploads:
         if not hmac.compare_digest(lease.token_hash, hashed):
             raise not_holder()
         return lease
+
+    def must_be_of(self, upload: str, run_id: str | None, epoch: int) -> None:
+        """RelayError 404 where there is such an upload, and another's: the holder of that lease did not begin it."""
+        known = self.coming.get(upload)
+        if known is not None and (not known.upload.pod or (known.upload.run_id, known.upload.epoch) != (run_id, epoch)):
+            raise unknown_upload()
 
     def _held(self, run_id: str, epoch: int) -> Lease:
         view = self._board.runs.get(run_id)
@@ -161,8 +166,6 @@ class Uploads:
                 raise UploadRefused(full.code, full.message, full.hint, 507, at)
             try:
                 await self._take(coming, length, body)
-            except ConnectionError:
-                raise  # whoever sent it is gone
             except OSError as error:
                 raise await self._of_disk(coming, error) from None
             finally:
@@ -199,12 +202,10 @@ class Uploads:
                 await asyncio.wait([writing])
         if writing is not None:
             writing.result()
-        if isinstance(ended, TimeoutError | EOFError):
+        if ended is not None:  # where the connection is gone, nobody hears it
             at = await self._durable(coming)
             hint = "go on from there, in smaller chunks if it is slow"
             raise UploadRefused("stalled", f"{left} bytes of the chunk did not come", hint, 408, at)
-        if ended is not None:
-            raise ended
 
     async def _durable(self, coming: Coming) -> int:
         try:
@@ -252,6 +253,11 @@ class Uploads:
     @staticmethod
     def _busy(coming: Coming, what: str) -> UploadRefused:
         return UploadRefused("busy", what, "try again in a moment", 409, coming.part.durable)
+
+
+def unknown_upload() -> RelayError:
+    hint = "begin it again: what came of it, or is stored already, is known by its sha256"
+    return RelayError("unknown_upload", "no such upload here", hint, status=404)
 
 
 def lease_lost(run_id: str, epoch: int) -> RelayError:
