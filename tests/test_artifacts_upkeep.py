@@ -145,6 +145,22 @@ async def test_final_sends_the_last_one_at_the_end_and_nothing_before(make: Make
         assert rig.child.jobs == [], "another agent does not even read it again"
 
 
+async def test_told_of_the_end_while_it_looks_it_looks_once_more(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with make("final") as rig:
+        looked = rig.upkeep._next
+
+        def look() -> Any:
+            found = looked()
+            loop.call_soon_threadsafe(lambda: rig.upkeep.close(final=True))
+            return found
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(rig.upkeep, "_next", look)
+        last = rig.publish(1)
+        await asyncio.wait_for(rig.task, 5)
+        assert rig.child.puts == [last]
+
+
 async def test_every_one_is_sent_or_those_that_came_meanwhile_give_way(make: Make) -> None:
     async with make("every") as rig:
         rig.child.hold.clear()
