@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from checkpoint_kit import RUN, new_run, put
 from hub_pull_kit import Tell, listed, pull_job, pulled, shelve
 from hub_sync_kit import REPO, Calls, run_file
 
+from relay_agent.checkpoints import receiving
 from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.receiving import place_for
 from relay_agent.hub import layout
@@ -170,3 +173,23 @@ async def test_another_runs_repository_and_a_manifest_that_changed_are_refused(
     oid = shelve(hub, lost, "step_00000400")
     with pytest.raises(Trouble, match="not the one that was listed"):
         await pulled(pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64)))
+
+
+async def test_a_volume_without_room_is_said_and_that_is_not_the_hubs_fault(
+    hub: TestHub, lost: RunFolder, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oid = shelve(hub, lost, NAME)
+    room: Any = SimpleNamespace(f_bavail=1, f_frsize=512, f_files=0, f_favail=0)
+    monkeypatch.setattr(receiving.os, "statvfs", lambda path: room)
+    with pytest.raises(Trouble, match=r"1,209 bytes are still to come, and the volume has 512 bytes left") as trouble:
+        await pulled(pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64)))
+    assert trouble.value.code == "no_room"
+    monkeypatch.undo()
+    monkeypatch.setattr(receiving.Coming, "take", _full)
+    with pytest.raises(Trouble, match="the volume is full") as trouble:
+        await pulled(pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64)))
+    assert trouble.value.code == "no_room"
+
+
+def _full(coming: receiving.Coming, chunk: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -129,3 +129,15 @@ def test_a_fork_begins_with_the_others_checkpoint_and_then_goes_on_from_its_own(
     assert fork.kinds().count("run.forked") == 1
     assert rig.checkpoints() == ["step_00000005", "step_00000010"]
     assert fork.run()["newest_checkpoint"] == "step_00000014"
+
+
+def test_the_trainer_of_a_fork_may_count_its_own_steps(rig: Rig) -> None:
+    assert rig.agent(mock("--steps", 10, "--step-seconds", 0)).wait() == 0
+    fork = dataclasses.replace(rig, run_id=f"{rig.run_id}-fork")
+    anew = mock("--steps", 8, "--step-seconds", 0).replace("exec ", "exec env RELAY_RESUME_FROM= ")
+    agent = fork.agent(anew, FORK_FROM=rig.run_id)
+    assert agent.wait() == 0, agent.says()
+    kinds = fork.kinds()
+    assert ("fork.counts_anew" in kinds, "resume.ignored" in kinds) == (True, False)
+    assert fork.run()["status"] == "completed"
+    assert fork.run()["newest_checkpoint"] == "step_00000008"

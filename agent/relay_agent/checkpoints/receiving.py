@@ -195,9 +195,12 @@ class Coming:
             pass
         else:
             if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size <= self._entry.size:
-                self._fd = os.open(self._path, _APPEND)
-                self._read(check)
-                return
+                with suppress(OSError):  # some mounts let nobody write on
+                    self._fd = os.open(self._path, _APPEND)
+                    self._read(check)
+                    return
+                self.close()
+                self._digest, self.size = hashlib.sha256(), 0
             self._disk.unlink(self._path)
         self._fd = self._disk.create(self._path)
 
