@@ -156,6 +156,24 @@ async def test_the_end_sends_what_is_newest_and_no_more(tmp_path: Path) -> None:
     assert await asyncio.to_thread(kit.sync.size_left) == 0
 
 
+async def test_told_of_the_end_while_it_looks_it_looks_once_more(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    loop, looked = asyncio.get_running_loop(), kit.sync._newest
+
+    def look() -> Any:
+        found = looked()
+        if found is None and not kit.hub.sent:
+            put(kit.run, 1, 100)  # the last one is published
+            loop.call_soon_threadsafe(kit.sync.close)
+        return found
+
+    kit.sync._newest = look  # type: ignore[method-assign]
+    kit.begin()
+    assert kit.task is not None
+    await asyncio.wait_for(kit.task, 10)
+    assert kit.hub.sent == ["step_00000100"]
+
+
 async def test_what_is_sent_is_pinned_for_as_long(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     pins: list[set[str]] = []

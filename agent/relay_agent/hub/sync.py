@@ -118,9 +118,10 @@ class HubSync:
                 await self._sleep(left)
                 continue
             self._wake.clear()
+            closing = self._closing  # asked while it looks, it looks once more
             if await self._one():
                 continue
-            if self._closing:
+            if closing:
                 return
             await self._sleep(math.inf)
 
