@@ -368,7 +368,9 @@ async def test_attached_quits_at_once(commander: ScriptedCommander, key: str) ->
     assert rig.app.return_value.reason == "quit"
 
 
-@pytest.mark.parametrize("before", [(), ("f",), ("slash", "x"), ("question_mark",), ("enter",)])
+@pytest.mark.parametrize(
+    "before", [(), ("f",), ("slash", "x"), ("question_mark",), ("enter",), ("ctrl+p",), ("ctrl+p", "x")]
+)
 async def test_ctrl_c_asks_what_q_asks_wherever_one_is(commander: ScriptedCommander, before: tuple[str, ...]) -> None:
     async with dashboard(commander, source=lambda: Opened(commander.endpoint, embedded=True)) as rig:
         await rig.shows("sft-sh")
@@ -377,6 +379,17 @@ async def test_ctrl_c_asks_what_q_asks_wherever_one_is(commander: ScriptedComman
             await rig.shows("Force-acquire")
         await rig.press("ctrl+c")
         await rig.shows("Leave it running", without="Press ")
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
+async def test_themes_are_left_by_quitting_too(commander: ScriptedCommander, key: str) -> None:
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        rig.app.action_change_theme()
+        await rig.shows("relay-light")
+        await rig.press(key)
+    assert rig.app.return_value is not None
+    assert rig.app.return_value.reason == "quit"
 
 
 async def test_what_an_operator_should_know_of_the_start_is_said(commander: ScriptedCommander) -> None:

@@ -21,7 +21,7 @@ from textual.theme import Theme
 from textual.timer import Timer
 
 from relaytui.client.mirror import Mirror
-from relaytui.dashboard.actions import ACTIONS, Place, app_bindings, app_handlers
+from relaytui.dashboard.actions import app_bindings, app_handlers
 from relaytui.dashboard.ink import TOKENS, Ink
 from relaytui.dashboard.keys import KeyDone, KeyQueue
 from relaytui.dashboard.refusals import REFUSALS
@@ -30,7 +30,6 @@ from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.dashboard.session import Opened, Session, Source
 from relaytui.dashboard.themes import choose_theme, first_theme, load_themes
 from relaytui.wire.errors import RelayError
-from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
@@ -413,31 +412,21 @@ class DashboardApp(App[DashboardResult]):
 
     # -- the palette ----------------------------------------------------------------------------------------------
 
+    def action_command_palette(self) -> None:
+        from relaytui.dashboard.palette import Palette
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
+
+    def search_themes(self) -> None:
+        from relaytui.dashboard.palette import theme_palette
+
+        self.push_screen(theme_palette())
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        places: frozenset[Place] = screen.places() if isinstance(screen, RelayScreen) else frozenset()
-        at = {*places, Place.ANYWHERE}
-        for action in ACTIONS:
-            if action.where & at and action.id not in ("palette", "open", "back"):
-                yield SystemCommand(action.label, f"{action.help}.", self._runner(action.handler))
-        for run_id in sorted(self.mirror.runs):
-            if is_id(run_id):  # the palette reads titles as markup; an id has none of its characters
-                yield SystemCommand(f"open {run_id}", "Open this run.", self._opener(run_id))
+        from relaytui.dashboard.palette import commands
 
-    def _runner(self, handler: str) -> Callable[[], Any]:
-        async def run() -> None:
-            await self.run_action(handler)
-
-        return run
-
-    def _opener(self, run_id: str) -> Callable[[], Any]:
-        def open_run() -> None:
-            from relaytui.dashboard.screens.run import RunScreen
-
-            while len(self.screen_stack) > 1:
-                self.pop_screen()
-            self.push_screen(RunScreen(run_id))
-
-        return open_run
+        return commands(self, screen)
 
 
 _HANDLERS = app_handlers()
