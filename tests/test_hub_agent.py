@@ -88,7 +88,7 @@ def test_an_agent_killed_while_it_sends_leaves_the_rest_to_the_next(
     first.process.kill()
     first.wait()
     again = rig.agent(trainer, worker="pod-b", **variables)
-    eventually(lambda: (rig.folder / "hf/last_synced.json").exists(), "a sync")
+    eventually(lambda: (rig.folder / "hf/last_synced.json").exists(), "a sync", 90)
     assert hub.verify(repo) == []
     assert "hub.synced" in {event["event"] for event in rig.events()}
     again.process.kill()
