@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings, load
 from relay_agent.lease.lease import STOP_PART
 from relay_agent.preempt.clues import Clues
@@ -77,7 +78,7 @@ async def examine(config: Path | None = None) -> list[Check]:
         if error.code != "no_commander":
             return [first]
         settings = load(config=config, needs_url=False)  # there is more to look at on this pod
-    checks = [first, _launcher(settings), *_words(settings), *_volume(settings), _state(settings)]
+    checks = [first, _launcher(settings), *_words(settings), *_place(settings), *_volume(settings), _state(settings)]
     checks += [_preemption(settings), _stacks()]
     checks.extend([check async for check in _commander(settings)])
     return checks + [check async for check in _hub(settings)]
@@ -125,6 +126,13 @@ def _words(settings: Settings) -> Iterator[Check]:
     if shlex.quote(root) != root and _BARE.search(command) and "eval" not in command:
         why = f"{_short(settings.l1_root)} is not one word to a shell, and $RELAY_RESUME_ARGS would fall apart at it"
         yield _warn("resume", why, 'use "$@" in its place')
+
+
+def _place(settings: Settings) -> Iterator[Check]:
+    try:
+        refuse_place(settings)
+    except RelayError as error:
+        yield _fail("checkpoints", error)
 
 
 def _here() -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import relaytui
 from relay_agent.attempt.attempt import Attempt
 from relay_agent.attempt.holding import Holding
+from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings
 from relay_agent.lease.acquire import Grant, acquire
 from relay_agent.lease.lease import Lease
@@ -68,6 +69,7 @@ class Runner:
         self._listen_to_signals()
         settings = self._settings
         launch = find_launch(settings)
+        await asyncio.to_thread(refuse_place, settings)
         folder = await asyncio.to_thread(find_run, settings.l1_root, settings.run_id)
         first = await asyncio.to_thread(self._pod.hold, settings.run_id)
         kept = self._pod.root / "runs" / settings.run_id
