@@ -81,14 +81,6 @@ def test_an_agent_that_comes_after_takes_the_second_try_over(rig: Rig) -> None:
     assert [sum(line.startswith(f"step {step}/20") for line in lines) for step in (11, 12, 15, 20)] == [2, 1, 1, 1]
 
 
-def test_with_a_commander_it_is_an_attempt_of_its_own(rig: Rig) -> None:
-    go = rig.root / "go"
-    go.touch()
-    agent = rig.agent(waits_and_fails(go), **QUICK)
-    assert agent.wait() == 0, agent.says()
-    assert [attempt["outcome"] for attempt in rig.run()["attempts"]] == ["crashed", "completed"]
-
-
 def test_what_the_try_before_left_gets_a_number(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     pod = tmp_path / "pod"

@@ -19,7 +19,6 @@ echo "    main (train.py:12)"
 """
 BUDGETS = {"STALL_LOAD": "30", "STALL_STEP": "30", "STALL_EVAL": "30", "STALL_SAVE": "30"}
 LAST = {
-    "loading": ("it has made no step, and nothing that it loads moved", "1/8"),
     "training": ("it has made no step", "GET /health"),
     "evaluating": ("its evaluation has not moved", "1/32"),
     "saving": ("nothing that it saves has grown", "saving checkpoint to out"),
@@ -36,9 +35,8 @@ def with_py_spy(rig: Rig) -> str:  # noqa: F811
 
 
 def hangs(phase: str, *more: object) -> str:
-    at = 1 if phase == "loading" else 12
     chatter = ("--chatter",) if phase == "training" else ()
-    flags = ("--steps", 16, "--step-seconds", 0.01, "--save-every", 5, "--hang-at", at, "--hang-in", phase)
+    flags = ("--steps", 16, "--step-seconds", 0.01, "--save-every", 5, "--hang-at", 12, "--hang-in", phase)
     return mock(*flags, *chatter, *more)
 
 
@@ -47,7 +45,7 @@ def stalled(rig: Rig) -> dict[str, Any]:  # noqa: F811
 
 
 def short(phase: str) -> dict[str, str]:
-    name = {"loading": "LOAD", "training": "STEP", "evaluating": "EVAL", "saving": "SAVE"}[phase]
+    name = {"training": "STEP", "evaluating": "EVAL", "saving": "SAVE"}[phase]
     first = {"STALL_LOAD": "1"} if phase == "training" else {}  # what the first steps may take, too
     return {**BUDGETS, **first, f"STALL_{name}": "1"}
 
@@ -79,8 +77,9 @@ def test_by_the_policy_warn_it_is_said_and_it_trains_on(rig: Rig, phase: str) ->
     assert rig.checkpoints()[-1] == "step_00000016"
 
 
-@pytest.mark.parametrize("phase", ["loading", "training"])
-def test_by_the_policy_restart_it_is_started_anew_though_crashes_are_final(rig: Rig, phase: str) -> None:  # noqa: F811
+def test_by_the_policy_restart_it_is_started_anew_though_crashes_are_final(rig: Rig) -> None:  # noqa: F811
+    """It prints, and makes no step; loading is in `test_watchdog_run.py`."""
+    phase = "training"
     agent = rig.agent(
         hangs(phase, "--only-epochs", 1), PATH=with_py_spy(rig), ON_STALL="restart", RETRIES="0", **short(phase)
     )
