@@ -112,6 +112,23 @@ def test_a_later_agent_sees_what_was_written_before_it_came(tmp_path: Path) -> N
     assert shared(taker).written() == ["step_00000005"]
 
 
+def test_a_clock_that_is_ahead_makes_no_copies(tmp_path: Path) -> None:
+    """Files that were moved in from elsewhere keep the time that they had there."""
+    taker = linked(tmp_path)
+    ahead = (taker.run.ckpt / "step_00000006" / "manifest.json").stat().st_mtime_ns + 10**10
+    for step in (5, 6):
+        os.utime(taker.out / f"checkpoint-{step}" / "optimizer.pt", ns=(ahead, ahead))
+    looked = Shared(taker.run, 1)
+    looked.begin()
+    assert looked.written() == []
+    assert looked.any
+    just = Shared(taker.run, 1)
+    just.add(taker.run.ckpt / "step_00000005")
+    assert just.written() == []
+    rewrite(taker.out, 5, 18)
+    assert looked.written() == just.written() == ["step_00000005"]
+
+
 def test_what_the_trainer_or_pruning_deleted_is_watched_no_longer(tmp_path: Path) -> None:
     taker = linked(tmp_path)
     looked = shared(taker)

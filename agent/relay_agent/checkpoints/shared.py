@@ -44,28 +44,38 @@ class Shared:
         self._own = run.staging(epoch) / OWN
         self._check = check
         self._disk = disk
-        self._files: dict[str, dict[FileEntry, int]] = {}  # by checkpoint: what is shared, and its time when sealed
+        self._files: dict[str, dict[FileEntry, int]] = {}  # by checkpoint: what is shared, and the time it should have
 
     def begin(self) -> None:
         """What is published already: another attempt may save to the same folder. OSError where the volume refuses."""
         for sealed in published(self._run)[0]:
-            self._add(sealed)
+            self._add(sealed, os.lstat(sealed.path / MANIFEST).st_mtime_ns)
 
     def add(self, path: Path) -> None:
         """One that was published now."""
         with suppress(Torn):
-            self._add(read(path, self._run.run_id))
+            self._add(read(path, self._run.run_id), None)
 
-    def _add(self, sealed: Sealed) -> None:
-        sealed_at = os.lstat(sealed.path / MANIFEST).st_mtime_ns
+    def _add(self, sealed: Sealed, sealed_at: int | None) -> None:
+        """`sealed_at`: what was written later may be another thing by now."""
         shared: dict[FileEntry, int] = {}
         for file in sealed.manifest.files:
             with suppress(OSError):  # one that lacks something is found out when it is to be used
                 info = os.lstat(sealed.path / file.path)
                 if info.st_nlink > 1:
-                    shared[file] = info.st_mtime_ns if info.st_mtime_ns <= sealed_at else -1
+                    doubtful = sealed_at is not None and info.st_mtime_ns > sealed_at
+                    shared[file] = -1 if doubtful and not self._holds(sealed.path, file) else info.st_mtime_ns
         if shared:
             self._files[sealed.name] = shared
+
+    def _holds(self, path: Path, file: FileEntry) -> bool:
+        """Whether it is what was published, whatever its time says: that of another clock, for one."""
+        digest = hashlib.sha256()
+        with folder(path) as root, os.fdopen(open_file(root, file.path), "rb", buffering=0) as reader:
+            while chunk := reader.read(_CHUNK):
+                self._check()
+                digest.update(chunk)
+        return digest.hexdigest() == file.sha256
 
     @property
     def any(self) -> bool:
