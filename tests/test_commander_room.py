@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from commander_kit import FakeClock, Kit, log, running, step, until
 
+from relaytui.client.endpoint import Endpoint
+from relaytui.client.mirror import Mirror
 from relaytui.commander.services import telemetry_room
 from relaytui.commander.services.telemetry_room import drawn, thinned
 from relaytui.commander.store.room import PastFrame
+from relaytui.dashboard.session import Session
 from relaytui.wire.codec import encode
 from relaytui.wire.reports import Gap, Log, Step
 
@@ -203,3 +206,25 @@ def test_an_older_database_learns_what_it_weighs(tmp_path: Path, monkeypatch: py
     db = open_database(tmp_path / "telemetry.db", TELEMETRY)
     assert db.execute("SELECT bytes, drawn_seq FROM streams").fetchall() == [(2 * 64 + 5, 0)]
     db.close()
+
+
+async def test_what_gave_way_is_a_gap_for_who_scrolls_up(tmp_path: Path, clock: FakeClock) -> None:
+    async with running(tmp_path / "state", clock, telemetry_run_bytes=500_000) as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        await flood(kit, agent, 40)
+        await kit.commander.core.room.make()
+        mirror, endpoint = Mirror(), Endpoint(kit.commander.url, kit.operator)
+        session = Session(endpoint, mirror, lambda: None)
+        try:
+            await session.load_run("run-1", curve=False)
+            log_of = mirror.picture("run-1").log
+            log_of.add(1, 800, 1.0, ["the newest"])
+            for _ in range(10):
+                if (await session.load_older("run-1")) is None:
+                    break
+            first = log_of.entries[0]
+            assert (first.n, first.missing) == (1, log_of.entries[1].n - 1)
+            assert first.missing > 200
+        finally:
+            await session.close()

@@ -175,6 +175,10 @@ def log(target: Target, run_id: str, epoch: int | None, limit: int, as_json: boo
         return
     for line in answer.lines:
         sys.stdout.write(clean(line.text) + "\n")
+    first = answer.lines[0] if answer.lines else None
+    if first is not None and first.n > 1 and len(answer.lines) < limit:
+        before = f"lines before number {first.n:,} of attempt {first.epoch} are not here"
+        click.echo(f"{before}; where they gave way `relay-tui events --run {run_id}` says so", err=True)
 
 
 def _when(at: float, now: float) -> str:

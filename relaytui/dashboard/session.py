@@ -132,7 +132,11 @@ class Session:
         client = await self.client()
         for epoch, before in wanted:
             answer = await client.log(run_id, epoch=epoch, before=before, limit=OLDER)
-            if came := log.add_lines(answer.lines):
+            came = log.add_lines(answer.lines)
+            if not came and before is not None:  # they gave way: the commander keeps no log for ever
+                log.add_gap(epoch, 1, before - 1)
+                came = 1
+            if came:
                 self._on_change()
                 return came
         return None if oldest.n <= 1 and picture.loaded else 0
