@@ -41,6 +41,10 @@ def save(run: RunFolder, epoch: int, step: int) -> None:
     publish(run, Staged(step, path), epoch, lambda: True)
 
 
+async def _nothing() -> None:
+    """It is known to come to something."""
+
+
 async def hold(root: Path, epoch: int, first: int, last: int, url: str, repo: str) -> None:
     """Steps `first` to `last` of the run at `root`, then the last sync."""
     run, clock = RunFolder(root), SystemClock()
@@ -59,6 +63,7 @@ async def hold(root: Path, epoch: int, first: int, last: int, url: str, repo: st
         wish, run, epoch, shown, clock, random.Random(epoch), held_for=lambda: safe_until - clock.boot(),
         about=lambda: About("sft", "t", "d", "c"), retention=NEWEST_ONLY,
     )  # fmt: skip
+    sync._check = _nothing  # type: ignore[method-assign]  # a process less to wait for
     renewing = asyncio.create_task(renew())
     syncing = asyncio.create_task(sync.run())
     for step in range(first, last + 1):

@@ -31,6 +31,11 @@ EACH = 6
 """Checkpoints that a holder would save, if it were let."""
 
 
+PHASES = ("waiting", "uploading", "commit", "tag", "done")
+"""Of a sync, as a holder tells them. At a random one, and a little later, it comes to its end."""
+PATIENCE = 45.0
+
+
 class BrokenPromiseError(AssertionError):
     pass
 
@@ -42,8 +47,10 @@ class Rounds:
         self.hub = hub
         self.rng = random.Random(seed)
         self.epoch = 0
+        self.holders: list[subprocess.Popen[bytes]] = []
         self.frozen: list[tuple[subprocess.Popen[bytes], list[int]]] = []
-        self.log = (root / "holders.log").open("wb")
+        self.log = root / "holders.log"
+        self.log.touch()
 
     def begin(self) -> subprocess.Popen[bytes]:
         self.epoch += 1
@@ -53,12 +60,28 @@ class Rounds:
         first = base.manifest.step + 1 if base else 1
         words = (self.run.root, self.epoch, first, first + EACH - 1, self.hub.url, REPO)
         command = [sys.executable, "-m", "tests.faults.hub_holder", *map(str, words)]
-        return subprocess.Popen(command, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
+        with self.log.open("ab") as log:
+            holder = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.holders = [*(each for each in self.holders if each.poll() is None), holder]
+        return holder
+
+    def wait_for(self, phase: str, since: int, holder: subprocess.Popen[bytes]) -> None:
+        """Until the holder said that it is there, or for a while."""
+        until = time.monotonic() + PATIENCE
+        wanted = f"phase {phase}\n".encode()
+        while time.monotonic() < until and holder.poll() is None:
+            with self.log.open("rb") as log:
+                log.seek(since)
+                if wanted in log.read():
+                    return
+            time.sleep(0.005)
 
     def disturbed(self) -> None:
         """One holder, and its end."""
+        since = self.log.stat().st_size
         holder = self.begin()
-        time.sleep(self.rng.uniform(1.0, 7.0))
+        self.wait_for(self.rng.choice(PHASES), since, holder)
+        time.sleep(self.rng.choice((0.0, self.rng.uniform(0.0, 0.3))))
         if self.rng.random() < 0.25 and holder.poll() is None:
             pids = [holder.pid, *children(holder.pid)]
             for pid in pids:
@@ -136,9 +159,9 @@ def play(root: Path, rounds: int, seed: int, share: float = 0.03) -> Rounds:
             game.finish()
             game.judge()
         finally:
-            for holder, _ in game.frozen:
+            for holder in game.holders:
                 holder.kill()
-            game.log.close()
+                holder.wait()
         return game
 
 
