@@ -13,7 +13,9 @@ from textual.widgets import Button
 
 from relaytui.client.answers import RunDetail
 from relaytui.dashboard.app import DashboardApp
-from relaytui.dashboard.screens.dialogs import CancelDialog, Dialog, DrainDialog, ForceDialog, QuitDialog
+from relaytui.dashboard.screens.asking import CancelDialog, DrainDialog, ForceDialog
+from relaytui.dashboard.screens.dialogs import Dialog
+from relaytui.dashboard.screens.quitting import QuitDialog
 from relaytui.dashboard.session import Opened
 from relaytui.dashboard.widgets.status import KeyBar
 from relaytui.dashboard.widgets.table import Table

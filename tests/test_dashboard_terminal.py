@@ -243,7 +243,8 @@ _NOT_BEFORE_THE_FIRST_FRAME = (
     "email", "hashlib", "http.", "multiprocessing", "sqlite3", "ssl", "subprocess", "unittest", "urllib.request",
     "relaytui.commander",
     "relaytui.client.answers", "relaytui.client.api", "relaytui.client.feed", "relaytui.client.proving",
-    "relaytui.dashboard.screens.dialogs", "relaytui.dashboard.screens.help", "relaytui.dashboard.screens.run",
+    "relaytui.dashboard.palette", "relaytui.dashboard.screens.asking", "relaytui.dashboard.screens.dialogs",
+    "relaytui.dashboard.screens.help", "relaytui.dashboard.screens.quitting", "relaytui.dashboard.screens.run",
     "relaytui.dashboard.widgets.chart", "relaytui.dashboard.widgets.filter", "relaytui.dashboard.widgets.log",
 )  # fmt: skip
 

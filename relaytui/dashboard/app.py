@@ -337,13 +337,13 @@ class DashboardApp(App[DashboardResult]):
             self.screen.next_view()
 
     def action_drain(self) -> None:
-        from relaytui.dashboard.screens.dialogs import DrainDialog
+        from relaytui.dashboard.screens.asking import DrainDialog
 
         if not self._refused("drain") and (row := self.target()) is not None:
             self.push_screen(DrainDialog(row))
 
     def action_cancel_run(self) -> None:
-        from relaytui.dashboard.screens.dialogs import CancelDialog
+        from relaytui.dashboard.screens.asking import CancelDialog
 
         if not self._refused("cancel") and (row := self.target()) is not None:
             self.push_screen(CancelDialog(row))
@@ -367,13 +367,13 @@ class DashboardApp(App[DashboardResult]):
             self.say(f"{row.run_id}: {row.holder or 'its holder'} {asked}; training goes on")
 
     def action_force_acquire(self) -> None:
-        from relaytui.dashboard.screens.dialogs import ForceDialog
+        from relaytui.dashboard.screens.asking import ForceDialog
 
         if not self._refused("force-acquire") and (row := self.target()) is not None:
             self.push_screen(ForceDialog(row))
 
     def action_requeue(self) -> None:
-        from relaytui.dashboard.screens.dialogs import RequeueDialog
+        from relaytui.dashboard.screens.asking import RequeueDialog
 
         if not self._refused("requeue") and (row := self.target()) is not None:
             self.push_screen(RequeueDialog(row))
@@ -399,7 +399,7 @@ class DashboardApp(App[DashboardResult]):
             self.say("no shell is here to come back to")
 
     async def action_quit(self) -> None:
-        from relaytui.dashboard.screens.dialogs import QuitDialog
+        from relaytui.dashboard.screens.quitting import QuitDialog
 
         if any(isinstance(screen, QuitDialog) for screen in self.screen_stack):
             return

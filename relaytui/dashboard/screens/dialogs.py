@@ -13,24 +13,18 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input
 
-from relaytui.client.acts import cancels, drains, forces, lease_left, requeues
+from relaytui.client.acts import lease_left
 from relaytui.dashboard.format import ago, duration
 from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.screens.facts import joined
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import folded
 from relaytui.wire.errors import RelayError
-from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
-from relaytui.wire.status import RunStatus
-from relaytui.wire.text import clean, counted
+from relaytui.wire.text import clean
 
 if TYPE_CHECKING:
     from relaytui.dashboard.app import DashboardApp
-
-LONGEST_TYPED = 24
-"""A longer name than this is not asked to be typed; the word `force` is."""
 
 HINT = "tab next · ⏎ press · esc cancel"
 
@@ -266,147 +260,3 @@ class RunDialog(Dialog):
     async def perform(self, why: str) -> str:
         """Do it; what to say when it is done."""
         raise NotImplementedError
-
-
-class DrainDialog(RunDialog):
-    title_text = "Drain"
-    verb = "Drain"
-
-    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        return paragraphs(drains(row))
-
-    async def perform(self, why: str) -> str:
-        client = await self.relay.session.client()
-        await client.drain(self.row.run_id, expected_epoch=self.row.epoch, why=why)
-        return f"{self.row.run_id}: drain ordered"
-
-
-class CancelDialog(RunDialog):
-    title_text = "Cancel"
-    verb = "Cancel the run"
-    variant = "error"
-
-    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        return paragraphs(cancels(row))
-
-    async def perform(self, why: str) -> str:
-        client = await self.relay.session.client()
-        answer = await client.cancel(self.row.run_id, expected_epoch=self.row.epoch, why=why)
-        done = "cancelled" if answer.order_id is None else "cancel ordered; it saves and stops"
-        return f"{self.row.run_id}: {done}"
-
-
-class RequeueDialog(RunDialog):
-    title_text = "Requeue"
-    verb = "Requeue"
-    variant = "primary"
-
-    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        return paragraphs(requeues(row))
-
-    async def perform(self, why: str) -> str:
-        client = await self.relay.session.client()
-        await client.requeue(self.row.run_id, expected_epoch=self.row.epoch, why=why)
-        return f"{self.row.run_id}: queued again; the next agent that asks goes on with it"
-
-
-class ForceDialog(RunDialog):
-    title_text = "Force-acquire"
-    verb = "Force-acquire"
-    variant = "error"
-    PARTS = (*RunDialog.PARTS, "#typed", "#gone")
-
-    def compose_choices(self) -> ComposeResult:
-        gone = Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)
-        gone.display = self.row.status.active
-        yield gone
-
-    def compose_typed(self) -> ComposeResult:
-        typed = Input(placeholder=f"type {self.word} to confirm", id="typed", compact=True, max_length=128)
-        typed.display = self.live
-        yield typed
-
-    @property
-    def word(self) -> str:
-        return self.row.run_id if is_id(self.row.run_id) and len(self.row.run_id) <= LONGEST_TYPED else "force"
-
-    @property
-    def live(self) -> bool:
-        return bool(lease_left(self.row, self.relay.mirror.now))
-
-    @property
-    def pod_gone(self) -> bool:
-        return any(box.value for box in self.query("#gone").results(Checkbox))
-
-    def paint(self) -> None:
-        super().paint()
-        if self.there:
-            self.query_one("#typed").display = self.live
-            self.query_one("#gone").display = self.row.status.active
-
-    def ready(self) -> bool:
-        return not self.live or self.query_one("#typed", Input).value.strip() == self.word
-
-    def on_checkbox_changed(self) -> None:
-        self.paint()
-
-    def decide_again(self) -> None:
-        if self.there:
-            self.query_one("#typed", Input).value = ""
-            self.query_one("#gone", Checkbox).value = False
-        super().decide_again()
-
-    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        pod_gone = self.pod_gone and row.status.active
-        said = paragraphs(forces(row, left, pod_gone=pod_gone))
-        return [*said[:-1], [Piece(text, "warn") for text, _ in said[-1]]] if pod_gone else said
-
-    async def perform(self, why: str) -> str:
-        client = await self.relay.session.client()
-        answer = await client.force_acquire(
-            self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
-        )
-        return f"{self.row.run_id}: taken at epoch {answer.epoch}; the next agent that asks gets it"
-
-
-class QuitDialog(Dialog):
-    """Asked only where quitting would stop a commander that agents depend on."""
-
-    def compose(self) -> ComposeResult:
-        with self.box("Quit"):
-            yield Prose(*self.facts(), id="facts")
-            with Horizontal(id="buttons"):
-                yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Leave it running", id="leave", variant="primary", compact=True)
-                yield Button("Stop it", id="stop", variant="warning", compact=True)
-
-    def paint(self) -> None:
-        if self.there:
-            self.query_one("#facts", Prose).say(*self.facts())
-
-    def facts(self) -> list[list[Piece]]:
-        held = [row for row in self.relay.mirror.runs.values() if row.status.active]
-        draining = sum(row.status is RunStatus.DRAINING for row in held)
-        runs = f"{counted(len(held), 'run is', 'runs are')} held by agents"
-        return [
-            joined([Piece(runs, "strong")], [Piece(f"{draining} draining")] if draining else []),
-            [
-                Piece(
-                    "This dashboard is also their commander. Training goes on either way: agents keep their reports and"
-                ),
-                Piece("bring them when a commander is back on this state folder."),
-            ],
-            [
-                Piece("Left running, it keeps taking reports without a screen; ", "muted"),
-                Piece(f"{self.relay.program} attaches to it again.", "muted"),
-            ],
-            [Piece(" ")],
-        ]
-
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        chosen = event.button.id
-        self.dismiss()
-        if chosen == "leave":
-            self.relay.leave("leave")
-        elif chosen == "stop":
-            self.relay.leave("stop")

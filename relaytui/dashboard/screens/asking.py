@@ -1,0 +1,116 @@
+"""The acts on a run that are asked about: what each says, and what it does once it was agreed to."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.widgets import Checkbox, Input
+
+from relaytui.client.acts import cancels, drains, forces, lease_left, requeues
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.dialogs import RunDialog, Tick, paragraphs
+from relaytui.wire.ids import is_id
+from relaytui.wire.rows import RunRow
+
+LONGEST_TYPED = 24
+"""A longer name than this is not asked to be typed; the word `force` is."""
+
+
+class DrainDialog(RunDialog):
+    title_text = "Drain"
+    verb = "Drain"
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        return paragraphs(drains(row))
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        await client.drain(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        return f"{self.row.run_id}: drain ordered"
+
+
+class CancelDialog(RunDialog):
+    title_text = "Cancel"
+    verb = "Cancel the run"
+    variant = "error"
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        return paragraphs(cancels(row))
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        answer = await client.cancel(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        done = "cancelled" if answer.order_id is None else "cancel ordered; it saves and stops"
+        return f"{self.row.run_id}: {done}"
+
+
+class RequeueDialog(RunDialog):
+    title_text = "Requeue"
+    verb = "Requeue"
+    variant = "primary"
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        return paragraphs(requeues(row))
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        await client.requeue(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        return f"{self.row.run_id}: queued again; the next agent that asks goes on with it"
+
+
+class ForceDialog(RunDialog):
+    title_text = "Force-acquire"
+    verb = "Force-acquire"
+    variant = "error"
+    PARTS = (*RunDialog.PARTS, "#typed", "#gone")
+
+    def compose_choices(self) -> ComposeResult:
+        gone = Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)
+        gone.display = self.row.status.active
+        yield gone
+
+    def compose_typed(self) -> ComposeResult:
+        typed = Input(placeholder=f"type {self.word} to confirm", id="typed", compact=True, max_length=128)
+        typed.display = self.live
+        yield typed
+
+    @property
+    def word(self) -> str:
+        return self.row.run_id if is_id(self.row.run_id) and len(self.row.run_id) <= LONGEST_TYPED else "force"
+
+    @property
+    def live(self) -> bool:
+        return bool(lease_left(self.row, self.relay.mirror.now))
+
+    @property
+    def pod_gone(self) -> bool:
+        return any(box.value for box in self.query("#gone").results(Checkbox))
+
+    def paint(self) -> None:
+        super().paint()
+        if self.there:
+            self.query_one("#typed").display = self.live
+            self.query_one("#gone").display = self.row.status.active
+
+    def ready(self) -> bool:
+        return not self.live or self.query_one("#typed", Input).value.strip() == self.word
+
+    def on_checkbox_changed(self) -> None:
+        self.paint()
+
+    def decide_again(self) -> None:
+        if self.there:
+            self.query_one("#typed", Input).value = ""
+            self.query_one("#gone", Checkbox).value = False
+        super().decide_again()
+
+    def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
+        pod_gone = self.pod_gone and row.status.active
+        said = paragraphs(forces(row, left, pod_gone=pod_gone))
+        return [*said[:-1], [Piece(text, "warn") for text, _ in said[-1]]] if pod_gone else said
+
+    async def perform(self, why: str) -> str:
+        client = await self.relay.session.client()
+        answer = await client.force_acquire(
+            self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
+        )
+        return f"{self.row.run_id}: taken at epoch {answer.epoch}; the next agent that asks gets it"
