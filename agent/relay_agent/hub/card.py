@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import yaml
-
 BEGIN = "<!-- relay: from here to the end marker is written by Relay, and written anew with each checkpoint -->"
 END = "<!-- relay: end -->"
 OWNED = ("base_model", "library_name", "tags")
@@ -36,6 +34,8 @@ def _with_head(old: str, fields: Mapping[str, str | list[str]]) -> str:
     if match is None:
         head = _head({}, fields)
         return f"{head}\n{old}" if head else old
+    import yaml  # in the child alone: the agent only fills the table
+
     inner = match[1] or ""
     try:
         known = yaml.safe_load(inner) or {}
@@ -56,6 +56,8 @@ def _head(known: Mapping[str, object], fields: Mapping[str, str | list[str]]) ->
 
 
 def _yaml(values: Mapping[str, object]) -> str:
+    import yaml
+
     return str(yaml.safe_dump(dict(values), default_flow_style=False, allow_unicode=True, sort_keys=True))
 
 
