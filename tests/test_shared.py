@@ -78,6 +78,18 @@ async def test_saved_again_under_its_name_costs_nothing_but_the_one_that_is_writ
     assert "step_00000005" in words
 
 
+async def test_a_name_that_comes_again_is_enough_to_look_at_the_others(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    for step in (5, 6):
+        run(hf_trainer.save(rig.out, step))
+        await rig.look()
+    run(hf_trainer.save(rig.out, 5, seed="another life"))
+    await rig.look(0.1)  # long before it is time for that
+    rewrite(rig.out, 6, 18)
+    verify(rig.run.ckpt / "step_00000006")
+
+
 @pytest.mark.parametrize("things", [12, 18, 24])
 def test_wherever_it_died_over_it_the_others_are_whole(tmp_path: Path, things: int) -> None:
     taker = linked(tmp_path)

@@ -122,7 +122,10 @@ class Taking:
         if exited is None and self._clock.boot() < self._wait_until:
             return
         self.no_room = {}
-        for ready in await self.gently(self._watch.scan, exited):
+        found = await self.gently(self._watch.scan, exited)
+        if any(ready.again for ready in found):  # it begins anew: the others are next
+            await self._see_to_shared(True)
+        for ready in found:
             if not await self._take(ready):
                 break
         doubts = self._watch.doubts() if exited is not None else self._watch.refused()
@@ -168,10 +171,10 @@ class Taking:
             with suppress(OSError):
                 await self.gently(self._shared.add, path)
 
-    async def _see_to_shared(self, last: bool) -> None:
+    async def _see_to_shared(self, at_once: bool) -> None:
         """Files of its own for what a trainer might write to: it has begun to write to one again."""
         now = self._clock.boot()
-        if now < self._look_at_shared and not last:
+        if now < self._look_at_shared and not at_once:
             return
         self._look_at_shared = now + SHARED_EVERY
         try:
