@@ -18,6 +18,7 @@ from writers import hf_trainer
 from writers.kit import run, torch_zip
 
 from relay_agent.checkpoints.adapters.base import MAX_STEP
+from relay_agent.checkpoints.linked import LINKS_EVERY
 
 
 def deflated(outline: object, damage: int = 0) -> bytes:
@@ -102,3 +103,35 @@ async def test_one_that_is_saved_anew_without_it_is_taken(tmp_path: Path) -> Non
     assert await rig.look() == []
     link.unlink()
     assert await rig.look() == [5]
+
+
+async def test_a_folder_that_is_a_link_is_told_of_with_where_it_leads(tmp_path: Path) -> None:
+    """Nothing is taken through a link; who saves behind one would hear of that when all is lost."""
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    elsewhere = tmp_path / "scratch" / "ckpts"
+    (tmp_path / "data").mkdir()
+    rig.out.mkdir(parents=True, exist_ok=True)
+    (rig.out / "checkpoints").symlink_to(elsewhere)
+    (rig.out / "data").symlink_to(tmp_path / "data")
+    assert await rig.look() == []
+    run(hf_trainer.save(elsewhere, 5))
+    for _ in range(3):
+        assert await rig.look(LINKS_EVERY) == []
+    (said,) = rig.told.said("checkpoint.untaken")
+    assert said.startswith(f"checkpoints is not taken: it is a link to {elsewhere}")
+    assert "CHECKPOINT_DIR" in said
+
+
+async def test_links_beside_what_is_taken_are_nobodys_matter(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(tmp_path / "old", 5))
+    run(hf_trainer.save(rig.out, 5))
+    (rig.out / "old").symlink_to(tmp_path / "old")
+    (rig.out / "latest").symlink_to("checkpoint-5")
+    (rig.out / "up").symlink_to("..")
+    assert await rig.look() == [5]
+    await rig.look(LINKS_EVERY)
+    await rig.publisher.finish(0)
+    assert rig.told.said("checkpoint.untaken") == []

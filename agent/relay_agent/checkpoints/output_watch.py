@@ -20,6 +20,7 @@ from relay_agent.checkpoints import adapters, take
 from relay_agent.checkpoints.adapters.base import MAX_STEP, Adapter, Candidate, Memory, NotYet
 from relay_agent.checkpoints.adapters.view import View, view_of
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
+from relay_agent.checkpoints.linked import LINKS_EVERY, linked
 from relay_agent.checkpoints.shrunk import shrunk
 from relay_agent.checkpoints.tree import Check, Torn, Unsettled, never
 from relaytui.wire.clock import Clock
@@ -91,6 +92,8 @@ class OutputWatch:
         self._since: dict[str, tuple[take.Source, float]] = {}  # of those that have to keep still
         self._refused: dict[str, tuple[take.Source, str]] = {}
         self._doubts: dict[str, Doubt] = {}
+        self._links: list[Doubt] = []
+        self._look_at_links = 0.0
         self._not_before = 0.0
 
     def begin(self) -> list[str]:
@@ -127,11 +130,11 @@ class OutputWatch:
 
     def doubts(self) -> list[Doubt]:
         """Of the last look: what lies there and is not taken, and why."""
-        return sorted(self._doubts.values(), key=lambda doubt: (doubt.saved_at, doubt.path))
+        return sorted([*self._links, *self._doubts.values()], key=lambda doubt: (doubt.saved_at, doubt.path))
 
     def refused(self) -> list[Doubt]:
-        """Of these, those that were to be taken and are damaged."""
-        return [doubt for doubt in self.doubts() if doubt.path in self._refused]
+        """Of these, those that were to be taken and are damaged, or are nothing that time mends."""
+        return [doubt for doubt in self.doubts() if doubt.path in self._refused or doubt in self._links]
 
     def take(self, ready: Ready, check: Check = never, deep: bool = False) -> take.Taken:
         """As `take.take` does; what only kept still is read whole in any case. What is Torn is not offered again before
@@ -207,6 +210,12 @@ class OutputWatch:
         self._since = still
         self._refused = {path: refused for path, refused in self._refused.items() if path in doubts or path in ready}
         self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready}
+        nothing = not (self._seen or ready or doubts)
+        if not nothing:
+            self._links = []
+        elif now >= self._look_at_links or exited is not None:
+            self._links = [Doubt(name, words, 0) for name, words in linked(self.root, self._kinds)]
+            self._look_at_links = now + LINKS_EVERY
         return list(ready.values())
 
     def _step(self, view: View, ready: Ready) -> int:
