@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relay_agent.attempt.assembly import progress_of, publisher_of
 from relay_agent.attempt.beginning import Beginning
 from relay_agent.attempt.forking import Forking
 from relay_agent.attempt.holding import Holding
@@ -38,13 +39,11 @@ from relay_agent.outcome.verdict import Verdict, given_back, judge, never_starte
 from relay_agent.output.beside import Beside
 from relay_agent.output.follow import Follower
 from relay_agent.output.printed import last_lines
-from relay_agent.output.progress import Progress
 from relay_agent.pod.pod import Pod
 from relay_agent.pod.takeover import Act
 from relay_agent.preempt.departure import Departure
 from relay_agent.preempt.training import Training
 from relay_agent.process import say
-from relay_agent.reading.patterns import patterns
 from relay_agent.trainer.command import Launch, refuse_too_large, trainer_environment
 from relay_agent.trainer.supervise import Supervised
 from relay_agent.volume.journal import Journal
@@ -389,48 +388,29 @@ class Attempt:
         if exit_code is not None or not self._ended:
             self.journal.state(status, exit_code)
 
-    def _follower(self, step: int) -> Follower:
-        telemetry = self._holding.spool.telemetry
-        own = patterns(self._settings.patterns, say)
-        progress = Progress(0 if self._settings.counter_restarts else step, self._settings.target_steps, own)
-        return Follower(progress, self._clock, self._pushing.feeding(), telemetry.note, self._link.wake)
-
     def _taking(self, follower: Follower) -> Taking:
         return Taking(
             self._settings, self._folder, self.epoch, self._clock, self.tell,
             lambda: follower.progress.step, self._stop.unless_hurried,
         )  # fmt: skip
 
+    def _follower(self, step: int) -> Follower:
+        note, wake = self._holding.spool.telemetry.note, self._link.wake
+        return Follower(progress_of(self._settings, step), self._clock, self._pushing.feeding(), note, wake)
+
     def _publisher(
         self, step: int, name: str | None, follower: Follower, taking: Taking, forked: bool
     ) -> Publisher:  # fmt: skip
         base = None if self._settings.counter_restarts else name
         self._resumed = resumed = Resumed(step, base, self.tell, forked=forked)
-        publisher = Publisher(
-            self._folder,
-            self.epoch,
-            self._settings.mode,
-            self._launch.name,
-            self._settings.settle_seconds,
-            self._holding.config.ckpt_keep_last_n,
-            self._clock,
-            resumed,
-            taking=taking,
-            retention=self._settings.retention,
-            metric=follower.known,
-            held=lambda: self.tenure.held,
-            safe=lambda: self.tenure.safe,
-            on_fenced=self.tenure.fenced,
-            healthy=lambda step: follower.health.healthy(step) and follower.trend.healthy(step),
-            check=self._stop.unless_hurried,
-            patient=lambda: self._stop.patient,
-            marks={"auto": None, "always": True, "never": False}[self._settings.complete_marker],
-        )
+        publisher = publisher_of(
+            self._settings, self._folder, self._launch, self._holding, self.tenure, self._stop, self._clock,
+            follower, taking, resumed,
+        )  # fmt: skip
         if name is not None:
             publisher.protect.add(name)
         self._pushing.spares(publisher)
         self._storing.spares(publisher)
-        resumed.publisher, follower.on_first_step = publisher, resumed.stepped
         return publisher
 
 
