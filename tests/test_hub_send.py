@@ -231,6 +231,18 @@ async def test_another_runs_and_a_public_repository_are_left_alone(
     assert hub.repo("relay/public").tags == {}
 
 
+async def test_a_folder_of_peoples_with_the_name_of_ours_stays(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    await call(Check(where, RUN), Checked)
+    hub.someone_commits(REPO, "checkpoint/theirs.bin")
+    with pytest.raises(HubError, match=r"theirs\.bin is there, and no run of Relay's") as refused:
+        await call(send_job(where, run, "step_00000500"))
+    assert refused.value.kind == "permanent"
+    assert "checkpoint/theirs.bin" in hub.files(REPO)
+
+
 async def test_what_the_volume_spoilt_is_not_sent(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
     put(run, 1, 500)
     weights = run.ckpt / "step_00000500" / "weights.bin"

@@ -56,7 +56,7 @@ LONGEST = 24 * 3600.0
 _STDERR = 4096
 _PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy",
-    "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "LD_LIBRARY_PATH",
 )  # fmt: skip
 """Of the pod's environment, what a child needs to reach the network. No secret is among them."""
 

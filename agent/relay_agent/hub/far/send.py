@@ -63,6 +63,8 @@ class _Sending:
         tag = self._tag(tags)
         if tag in tags:
             return Sent(tags[tag], tag, self._sent.bytes, stored=True)
+        if head.run is None:
+            self._see_free(files_at(self._api, self._repo, head.sha))
         if not self._is_there(head):
             self._upload()
             head = self._commit(head)
@@ -77,6 +79,11 @@ class _Sending:
         head = head_of(self._api, self._repo, self._job.run_id)
         refuse_older(head, self._job.epoch)
         return head
+
+    def _see_free(self, there: dict[str, File]) -> None:
+        """Trouble where somebody has a folder of the name of one of ours: what is in it and not sent is taken away."""
+        if theirs := sorted(path for path in there if path.startswith(layout.OURS)):
+            raise Trouble("not_ours", f"{theirs[0]} is there, and no run of Relay's: take another repository")
 
     def _tag(self, tags: dict[str, str]) -> str:
         """The tag that it has, or else the one that it gets."""
