@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 from checkpoint_kit import RUN, new_run, put
 from hub_pull_kit import Tell, listed, pull_job, pulled, shelve
-from hub_sync_kit import REPO, Calls, run_file
+from hub_sync_kit import REPO, run_file
 
 from relay_agent.checkpoints import receiving
 from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.receiving import place_for
 from relay_agent.hub import layout
-from relay_agent.hub.calls import HubError
 from relay_agent.hub.far import failures
 from relay_agent.hub.far.trouble import Trouble
-from relay_agent.hub.protocol import Listed, ListSteps, Pulled
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
 
@@ -50,23 +48,14 @@ def run(tmp_path: Path) -> RunFolder:
     return new_run(tmp_path / "empty", None)
 
 
-async def test_the_child_lists_and_brings_it_back_as_it_was(
-    hub: TestHub, lost: RunFolder, run: RunFolder, tmp_path: Path
-) -> None:
-    oid, calls = shelve(hub, lost, NAME), Calls(tmp_path / "cache", real=True)
+async def test_what_is_listed_comes_back_as_it_was(hub: TestHub, lost: RunFolder, run: RunFolder) -> None:
+    oid = shelve(hub, lost, NAME)
     job = pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64))
-    found: Listed = await calls(ListSteps(job.where), Listed)
-    assert [(step.tag, step.revision, step.manifest) for step in found.steps] == [("step-500", oid, job.manifest)]
-    got: Pulled = await calls(job, Pulled)
-    assert calls.phases == ["looking", "downloading"]
+    step = (await listed(hub))["step-500"]
+    assert (step.revision, step.manifest, step.run_id, step.name) == (oid, job.manifest, RUN, NAME)
+    got = await pulled(job)
     assert verify(Path(got.folder), RUN) == verify(lost.ckpt / NAME, RUN)
-    assert got.moved == found.steps[0].bytes
-    hub.faults.clear()
-    hub.fault(Fault.never("resolve", match=WEIGHTS))
-    calls.quiet = {**calls.quiet, "downloading": 0.5}
-    with pytest.raises(HubError, match="nothing moved while downloading") as stalled:
-        await calls(pull_job(hub, lost, NAME, oid, place_for(run, "b" * 64)), Pulled)
-    assert stalled.value.kind != "permanent"
+    assert got.moved == step.bytes
 
 
 async def test_order_comes_from_manifests_whatever_the_tags_are_called(hub: TestHub, lost: RunFolder) -> None:

@@ -20,6 +20,8 @@ from relay_agent.checkpoints.manifest import read
 from tests.hub import Fault, RemoteHub, hub_process
 
 STEPS = 40
+BUSY = 120.0
+"""Seconds that a busy machine may take for what takes two."""
 
 
 @pytest.fixture(scope="module")
@@ -49,95 +51,76 @@ def trainer(*flags: str) -> str:
     return f"exec python3 {LAUNCHERS}/char_lm.py --mode sft --steps {STEPS} --save-every 7 {words}"
 
 
-def syncing(hub: RemoteHub) -> dict[str, str]:
-    return {"HF_REPO": "relay/{run_id}", "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url, "HF_DRY_RUN": "false"}
-
-
 def test_it_goes_on_from_the_hub_and_ends_with_the_same_weights(
-    hub: RemoteHub,
-    rig: Rig,
-    uninterrupted: bytes,
-) -> None:
+    hub: RemoteHub, rig: Rig, uninterrupted: bytes
+) -> None:  # fmt: skip
+    there = {"HF_REPO": "relay/{run_id}", "HF_TOKEN": hub.token, "HF_ENDPOINT": hub.url}
     repo = f"relay/{rig.run_id}"
-    first = rig.agent(trainer("--step-seconds 0.3"), "pod-a", **syncing(hub))
-    eventually(lambda: rig.run()["newest_step"] >= 7, "a checkpoint that the commander knows")
+    first = rig.agent(trainer("--step-seconds 2 --save-every 1"), "pod-a", **there, HF_DRY_RUN="false")
+    eventually(lambda: rig.run()["newest_step"] >= 1, "a checkpoint that the commander knows", BUSY)
     rig.call(f"/api/runs/{rig.run_id}/sync", expected_epoch=1, why="before the pod goes")
-    tags = eventually(lambda: repo in hub.repos() and hub.tags(repo), "a tag on the Hub")
+    (tag,) = eventually(lambda: repo in hub.repos() and list(hub.tags(repo)), "a tag on the Hub", BUSY)
     guard = rig.guard()
     first.process.kill()
     first.wait()
-    eventually(lambda: not [pid for pid in guardian.processes() if guard in environ_of(pid)], "its trainer's end")
+    eventually(lambda: not [pid for pid in guardian.processes() if guard in environ_of(pid)], "its trainer's end", BUSY)
     shutil.rmtree(rig.volume)
     rig.volume.mkdir()
-    synced, newest = int(next(iter(tags)).removeprefix("step-")), rig.run()["newest_step"]
-    assert synced <= newest
+    synced = int(tag.removeprefix("step-"))
+    there["ON_MISSING_CHECKPOINT"] = "older"  # it may have saved again meanwhile
 
-    hub.fault(Fault.says("refs", 503), Fault("resolve", at="done", after=5000, cut=True, match="weights.bin"))
-    second = rig.agent(trainer(), "pod-b", **syncing(hub), ON_MISSING_CHECKPOINT="older")
-    assert second.wait() == 0, second.says()
-    row = rig.run()
-    assert (row["status"], row["step"]) == ("completed", STEPS)
-    assert f"resuming from step_{synced:08d} at step {synced}" in second.says()
-    assert (rig.folder / "out" / f"e{row['epoch']:08d}" / "final.bin").read_bytes() == uninterrupted
-    event = next(each for each in rig.events() if each["event"] == "restore.hub")
-    assert (event["repo"], event["tag"]) == (repo, f"step-{synced}")
-    assert "restore.hub" in rig.kinds()
-    assert hub.verify(repo) == []
-    assert f"step-{STEPS}" in hub.tags(repo), "the one that finished it has synced its end"
-
-
-def test_stopped_while_it_downloads_it_leaves_at_once_and_the_next_goes_on(hub: RemoteHub, rig: Rig) -> None:
-    size = 2_000_000
-    assert rig.agent(mock("--steps", 3, "--step-seconds", 0, "--size", size), **syncing(hub)).wait() == 0
-    rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="more steps")
-    shutil.rmtree(rig.volume)
-    rig.volume.mkdir()
-
-    hub.fault(Fault.slow("resolve", 100_000, match="data.bin"))
-    stopped = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-b", **syncing(hub))
-    parts = rig.folder / "ckpt" / ".incoming"
-    came = 100_000 * (rig.lease_seconds + 1)
+    # Another pod takes longer than its lease to bring it back, and is taken away over it.
+    rate = 3000
+    hub.fault(Fault.slow("resolve", rate, match="adam.bin"))
+    second = rig.agent(trainer(), "pod-b", **there)
+    parts, came = rig.folder / "ckpt" / ".incoming", rate * (rig.lease_seconds + 1)
     eventually(
-        lambda: sum(path.stat().st_size for path in parts.glob("*/parts/*")) > came or stopped.process.poll(), "bytes"
+        lambda: (
+            max((path.stat().st_size for path in parts.glob("*/parts/*")), default=0) > came
+            or second.process.poll() is not None
+        ),
+        "bytes that come",
+        BUSY,
     )
-    stopped.process.send_signal(signal.SIGTERM)
-    assert stopped.wait(10) == 143, stopped.says()
-    assert (rig.run()["attempts"][-1]["outcome"], rig.run()["epoch"]) == ("preempted", 2), "its lease was renewed"
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait(BUSY) == 143, second.says()
+    run = rig.run()
+    assert (run["attempts"][-1]["outcome"], run["epoch"]) == ("preempted", 2), "its lease was renewed"
 
     before = len(hub.requests())
-    second = rig.agent(mock("--steps", 6, "--step-seconds", 0, "--size", size), "pod-c", **syncing(hub))
-    assert second.wait() == 0, second.says()
-    sent = sum(each.sent for each in hub.requests(before) if each.path.endswith("data.bin"))
-    assert 0 < sent <= size - came, "what had come was not sent again"
-    assert "from step_00000003 at step 3" in second.says()
+    hub.fault(Fault.says("refs", 503), Fault("resolve", at="done", after=5000, cut=True, match="weights.bin"))
+    third = rig.agent(trainer(), "pod-c", **there)
+    assert third.wait(BUSY) == 0, third.says()
+    row = rig.run()
+    assert (row["status"], row["step"]) == ("completed", STEPS)
+    assert f"resuming from step_{synced:08d} at step {synced}" in third.says()
+    assert (rig.folder / "out" / f"e{row['epoch']:08d}" / "final.bin").read_bytes() == uninterrupted
+    size = (rig.folder / "ckpt" / f"step_{synced:08d}" / "adam.bin").stat().st_size
+    sent = sum(each.sent for each in hub.requests(before) if each.path.endswith("adam.bin"))
+    assert 0 <= sent <= size - came, "what had come was not sent again"
     assert not list(parts.iterdir())
+    event = next(each for each in rig.events() if each["event"] == "restore.hub")
+    assert (event["repo"], event["tag"]) == (repo, tag)
+    assert "restore.hub" in rig.kinds()
+    assert hub.verify(repo) == []
 
 
 def test_a_fork_begins_with_the_others_checkpoint_and_then_goes_on_from_its_own(rig: Rig) -> None:
-    assert rig.agent(mock("--steps", 10, "--step-seconds", 0)).wait() == 0
+    assert rig.agent(mock("--steps", 10, "--step-seconds", 0)).wait(BUSY) == 0
     fork = dataclasses.replace(rig, run_id=f"{rig.run_id}-fork")
-    for epoch, steps in ((1, 12), (2, 14)):
-        agent = fork.agent(mock("--steps", steps, "--step-seconds", 0), FORK_FROM=f"{rig.run_id}@5")
-        assert agent.wait() == 0, agent.says()
-        if epoch == 1:
-            assert "resuming from step_00000005 at step 5" in agent.says()
-            first = read(fork.folder / "ckpt" / "step_00000005").manifest
-            assert first.forked_from is not None
-            assert (first.run_id, first.forked_from.run_id) == (fork.run_id, rig.run_id)
-            fork.call(f"/api/runs/{fork.run_id}/requeue", expected_epoch=1, why="more steps")
-    assert "resuming from step_00000012 at step 12" in agent.says()
+    anew = mock("--steps", 3, "--save-every", 2, "--step-seconds", 0).replace("exec ", "exec env RELAY_RESUME_FROM= ")
+    first = fork.agent(anew, FORK_FROM=f"{rig.run_id}@5")
+    assert first.wait(BUSY) == 0, first.says()
+    assert "resuming from step_00000005 at step 5" in first.says()
+    manifest = read(fork.folder / "ckpt" / "step_00000005").manifest
+    assert manifest.forked_from is not None
+    assert (manifest.run_id, manifest.forked_from.run_id) == (fork.run_id, rig.run_id)
+    kinds = fork.kinds()
+    assert ("fork.counts_anew" in kinds, "resume.ignored" in kinds) == (True, False), "that is no alarm in a fork"
+    fork.call(f"/api/runs/{fork.run_id}/requeue", expected_epoch=1, why="more steps")
+    second = fork.agent(mock("--steps", 8, "--step-seconds", 0), FORK_FROM=f"{rig.run_id}@5")
+    assert second.wait(BUSY) == 0, second.says()
+    assert "resuming from step_00000003 at step 3" in second.says()
     assert fork.kinds().count("run.forked") == 1
     assert rig.checkpoints() == ["step_00000005", "step_00000010"]
-    assert fork.run()["newest_checkpoint"] == "step_00000014"
-
-
-def test_the_trainer_of_a_fork_may_count_its_own_steps(rig: Rig) -> None:
-    assert rig.agent(mock("--steps", 10, "--step-seconds", 0)).wait() == 0
-    fork = dataclasses.replace(rig, run_id=f"{rig.run_id}-fork")
-    anew = mock("--steps", 8, "--step-seconds", 0).replace("exec ", "exec env RELAY_RESUME_FROM= ")
-    agent = fork.agent(anew, FORK_FROM=rig.run_id)
-    assert agent.wait() == 0, agent.says()
-    kinds = fork.kinds()
-    assert ("fork.counts_anew" in kinds, "resume.ignored" in kinds) == (True, False)
-    assert fork.run()["status"] == "completed"
     assert fork.run()["newest_checkpoint"] == "step_00000008"
