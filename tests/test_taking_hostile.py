@@ -10,15 +10,17 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from taking_kit import SETTLE, Taker
 from test_taking import Rig
-from writers import hf_trainer
+from writers import dcp, hf_trainer
 from writers.kit import run, torch_zip
 
 from relay_agent.checkpoints.adapters.base import MAX_STEP
 from relay_agent.checkpoints.linked import LINKS_EVERY
+from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 
 
 def deflated(outline: object, damage: int = 0) -> bytes:
@@ -135,3 +137,27 @@ async def test_links_beside_what_is_taken_are_nobodys_matter(tmp_path: Path) -> 
     await rig.look(LINKS_EVERY)
     await rig.publisher.finish(0)
     assert rig.told.said("checkpoint.untaken") == []
+
+
+async def test_a_damaged_one_that_several_kinds_could_have_is_read_once_by_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in turns for ever, each time whole; what is said of it is what is wrong with it."""
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    tries: list[str] = []
+    before = OutputWatch.take
+
+    def counting(self: OutputWatch, ready: Ready, *more: Any) -> Any:
+        tries.append(ready.adapter.name)
+        return before(self, ready, *more)
+
+    monkeypatch.setattr(OutputWatch, "take", counting)
+    run(dcp.save(rig.out / "run", 9))
+    (rig.out / "run" / "step-9" / ".metadata").write_bytes(b"\x80\x04" + b"\x8c\xff" * 9 + b".")
+    for _ in range(8):
+        assert await rig.look(SETTLE) == []
+    assert len(tries) == len(set(tries)), tries
+    said = rig.told.said("checkpoint.untaken")
+    assert said
+    assert all("pickle" in each for each in said), said

@@ -89,8 +89,8 @@ class OutputWatch:
         self._disk = disk
         self._memory = Memory()
         self._seen: dict[str, Key] | None = None
-        self._since: dict[str, tuple[take.Source, float]] = {}  # of those that have to keep still
-        self._refused: dict[str, tuple[take.Source, str]] = {}
+        self._since: dict[tuple[str, str], tuple[take.Source, float]] = {}  # of those that have to keep still
+        self._refused: dict[tuple[str, str], tuple[take.Source, str]] = {}  # by its path and its kind
         self._doubts: dict[str, Doubt] = {}
         self._links: list[Doubt] = []
         self._look_at_links = 0.0
@@ -134,7 +134,8 @@ class OutputWatch:
 
     def refused(self) -> list[Doubt]:
         """Of these, those that were to be taken and are damaged, or are nothing that time mends."""
-        return [doubt for doubt in self.doubts() if doubt.path in self._refused or doubt in self._links]
+        paths = {path for path, _ in self._refused}
+        return [doubt for doubt in self.doubts() if doubt.path in paths or doubt in self._links]
 
     def take(self, ready: Ready, check: Check = never, deep: bool = False) -> take.Taken:
         """As `take.take` does; what only kept still is read whole in any case. What is Torn is not offered again before
@@ -160,7 +161,7 @@ class OutputWatch:
             except Unsettled:
                 raise
             except Torn as torn:
-                self._refused[ready.candidate.path] = (source, torn.reason)
+                self._refused[ready.candidate.path, ready.adapter.name] = (source, torn.reason)
                 raise
             ready.adapter.learn(view, ready.candidate, self._memory)
         self._seen[ready.candidate.path] = ready.key
@@ -172,7 +173,8 @@ class OutputWatch:
         assert self._seen is not None
         ready: dict[str, Ready] = {}
         doubts: dict[str, Doubt] = {}
-        still: dict[str, tuple[take.Source, float]] = {}
+        damaged: set[str] = set()
+        still: dict[tuple[str, str], tuple[take.Source, float]] = {}
         for adapter, candidate in adapters.find(view, self._kinds, self._memory):
             path = candidate.path
             key = self._key(view, candidate)
@@ -193,22 +195,25 @@ class OutputWatch:
             except Torn as torn:  # it holds what none may
                 doubts.setdefault(path, Doubt(path, torn.reason, key.mtime_ns))
                 if not why:
-                    self._refused[path] = (NOTHING, torn.reason)
+                    self._refused[path, adapter.name] = (NOTHING, torn.reason)
                 continue
-            if path in self._refused and self._refused[path][0] == source:
-                doubts[path] = Doubt(path, self._refused[path][1], source.saved_at)
+            refused, reason = self._refused.get((path, adapter.name), (NOTHING, ""))
+            if refused == source:
+                doubts[path] = Doubt(path, reason, source.saved_at)
+                damaged.add(path)
                 continue
-            before = self._since.get(path)
-            still[path] = before if before and before[0] == source else (source, now)
+            before = self._since.get((path, adapter.name))
+            since = before if before and before[0] == source else (source, now)
+            still[path, adapter.name] = since
             found = Ready(adapter, candidate, key, not why, source.saved_at, path in self._seen)
             if not why:
                 ready[path] = found
-            elif now - still[path][1] >= self._settle or exited == 0:
+            elif now - since[1] >= self._settle or exited == 0:
                 ready.setdefault(path, found)
-            else:
+            elif path not in damaged:  # else that says more
                 doubts[path] = Doubt(path, why, source.saved_at)
         self._since = still
-        self._refused = {path: refused for path, refused in self._refused.items() if path in doubts or path in ready}
+        self._refused = {key: each for key, each in self._refused.items() if key[0] in doubts or key[0] in ready}
         self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready}
         nothing = not (self._seen or ready or doubts)
         if not nothing:
