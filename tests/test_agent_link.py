@@ -330,6 +330,25 @@ async def test_a_renewal_counts_from_when_it_was_sent() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_an_agent_that_has_just_begun_waits_for_its_first_session_before_it_says_that_nobody_answers() -> None:
+    clock = ManualClock()
+    link = Link(
+        cast(Contact, Sessions()), Hello(PROTOCOL, "w", "i"), clock, lambda words: None,
+        on_order=lambda order: None, on_refused=lambda refused: None, rng=At(),
+    )  # fmt: skip
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, clock.boot())
+    tenure = Tenure(lease, link, Stop(), cast(Teller, None), clock, At(), "sft")
+    assert not await tenure.answers(0.0)
+    asking = asyncio.create_task(tenure.answers(30.0))
+    await asyncio.sleep(0)
+    running = asyncio.create_task(link.run())
+    try:
+        assert await asking
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_an_answer_that_nobody_waited_for_any_more_renews_from_when_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from relaytui.cli import show
+from relaytui.cli import runs, show
 from relaytui.cli.output import Column, laid_out
 from relaytui.client.answers import Events, RunDetail, Runs
 from relaytui.client.words import details, sentence
@@ -28,7 +28,7 @@ def run(run_id: str = "ablation-with-a-name", **more: object) -> RunRow:
 
 def test_before_the_first_step_no_number_is_shown() -> None:
     """A bare 0 would be read as a step that was made; the lists of shell and dashboard say so alike."""
-    said = [(step, total, show._step(run(step=step, total=total))) for step in (0, 7) for total in (None, 40)]
+    said = [(step, total, runs._step(run(step=step, total=total))) for step in (0, 7) for total in (None, 40)]
     assert [text for *_, text in said] == ["-", "0/40", "7", "7/40"]
     assert [steps(step, total) for step, total, _ in said] == ["–", "0/40", "7", "7/40"]
 
@@ -42,7 +42,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         monkeypatch.delenv("COLUMNS", raising=False)
     else:
         monkeypatch.setenv("COLUMNS", str(columns))
-    show._print_runs(Runs(NOW, [run(), run("b", total=None, rate=None, holder=None)]))
+    runs.print_runs(Runs(NOW, [run(), run("b", total=None, rate=None, holder=None)]))
     return capsys.readouterr().out.splitlines()
 
 
@@ -59,7 +59,7 @@ def test_runs_fit_and_no_number_is_cut(
 
 def test_a_file_gets_every_column(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (header, first, _) = printed(monkeypatch, capsys, None)
-    assert header.split() == [column.title for column in show.RUN_COLUMNS]
+    assert header.split() == [column.title for column in runs.RUN_COLUMNS]
     assert "pod-in-the-north-7" in first
     assert "5d12h" in first  # the ETA
 
@@ -79,7 +79,7 @@ def test_one_run_says_where_it_is_and_when_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    show._print_detail(RunDetail(NOW, run(message="why \x1b[31mnot")))
+    runs.print_detail(RunDetail(NOW, run(message="why \x1b[31mnot")))
     out = capsys.readouterr().out
     facts = dict(line.split(None, 1) for line in out.splitlines())
     assert facts["run"] == "ablation-with-a-name (sft)"

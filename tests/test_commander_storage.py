@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from pathlib import Path
@@ -44,6 +45,24 @@ async def test_a_log_that_is_cut_off_under_it_fails_nobody_strangely(tmp_path: P
             status, answer = await kit.get(page)
             assert status in (200, 503), answer
             assert status == 200 or answer["error"]["code"] == "storage"
+
+
+async def test_a_grant_while_the_keeper_is_at_other_work_is_backed_up_soon_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "FIRST_LOOK", 0.05)
+    state, at_work, granted = tmp_path / "state", asyncio.Event(), asyncio.Event()
+
+    async def trim(self: keeper.Keeper) -> None:
+        at_work.set()
+        await granted.wait()
+
+    monkeypatch.setattr(keeper.Keeper, "trim", trim)
+    async with running(state) as kit:
+        await at_work.wait()
+        await (await kit.agent()).acquire("run-1")
+        granted.set()
+        await until(lambda: bool(backups(state)))
 
 
 async def test_the_first_backup_comes_with_the_first_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,12 +44,13 @@ class Keeper:
     async def run(self) -> None:
         core = self._core
         while True:
+            begun = bool(core.board.runs)  # what is granted after this is seen by the next look
             for keep in (self.backup_if_due, self.trim, core.room.make, core.care.sweep):
                 try:
                     await keep()
                 except Exception as error:  # noqa: BLE001 - a disk that fails today is no reason to look no more tomorrow
                     log.error("%s", error)
-            await asyncio.sleep(LOOK_EVERY if self._core.board.runs else FIRST_LOOK)
+            await asyncio.sleep(LOOK_EVERY if begun else FIRST_LOOK)
 
     async def backup_if_due(self) -> None:
         """Makes one where the newest is older than a day and there is something to lose; a failure is said once."""

@@ -112,11 +112,14 @@ class Tenure:
                     await self._link.after(session)
 
     async def answers(self, within: float) -> bool:
-        """Whether the commander does, so many seconds at most from now."""
-        sent = self._clock.boot()
+        """Whether the commander does, so many seconds at most from now; an agent may have just begun to look for it."""
+        until = self._clock.boot() + within
         try:
-            answer = await self._link.ask(self._renewal, within, functools.partial(self._renewed, sent))
-        except LinkLost:
+            async with asyncio.timeout(within):
+                await self._link.up()
+            sent = self._clock.boot()
+            answer = await self._link.ask(self._renewal, until - sent, functools.partial(self._renewed, sent))
+        except (TimeoutError, LinkLost):
             return False
         if not self._renewed(sent, answer) and isinstance(answer, Refused):
             self.refused(answer)
