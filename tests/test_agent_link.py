@@ -224,6 +224,28 @@ def test_that_its_lease_is_released_says_nothing_to_one_that_has_told_its_end() 
     assert (tenure.held, stop.why, stop.asked.is_set()) == (True, None, False)
 
 
+def test_one_that_has_told_its_end_waits_for_no_commander_that_was_restored_and_saw_the_run_end_elsewhere() -> None:
+    """It knows neither this lease nor its end, and never will."""
+
+    class Told:
+        def event(self, kind: str, *rest: object, **more: object) -> None:
+            said.append(kind)
+
+    class Line:
+        def give_up(self) -> None:
+            said.append("gave up")
+
+    said: list[str] = []
+    lease = Lease.granted("run", 1, "t" * 64, 300.0, 0.0)
+    tenure = Tenure(lease, cast(Link, Line()), Stop(), cast(Teller, Told()), ManualClock(), random.Random(1), "sft")
+    tenure.ended = True
+    tenure.refused(Refused("run", 1, "unknown", "no such lease here", 1))
+    assert tenure.held
+    tenure.refused(Refused("run", 1, "released", "run run is completed", 2))
+    assert not tenure.held
+    assert said == ["lease.unknown", "lease.lost", "gave up"]
+
+
 def other(run_id: str = "run", epoch: int = 1) -> bytes:
     return encode(Renewed(1, run_id, epoch, 300.0))
 

@@ -180,7 +180,9 @@ class Tenure:
 
     def refused(self, refused: Refused) -> None:
         """A renewal or reports were refused. Only a word that the lease is over ends anything."""
-        if not self._is_ours(refused) or (self.ended and refused.code == "released"):
+        if not self._is_ours(refused):
+            return
+        if self.ended and refused.code == "released" and not self._unknown:  # as our own last word has it
             return
         message = clean(refused.message, 300)
         if refused.code in ("superseded", "released", "not_holder"):
