@@ -11,6 +11,7 @@ from agent_rig import Rig, eventually, mock, rigged
 from checkpoint_kit import new_run
 
 from relay_agent.attempt.once_more import make_way
+from relay_agent.volume.volume import Claim, RunFolder, claim
 
 QUICK = {"RETRIES": "2", "RETRY_BACKOFF": "0.1"}
 
@@ -58,6 +59,19 @@ def test_it_is_tried_again_at_once_and_all_of_it_is_told_later(rig: Rig) -> None
     assert (rig.folder / "out" / "e00000001.1").is_dir()
     assert [path.name for path in (rig.folder / "claims").iterdir()] == ["00000001.json"]
     assert json.loads((rig.folder / "tries.json").read_text())["since"] == []
+
+
+def test_it_begins_nothing_beside_one_that_has_claimed_the_run_meanwhile(rig: Rig) -> None:
+    """Its lease runs out while it waits for its next try, and somebody has the run who can reach the commander."""
+    go = rig.root / "go"
+    agent = rig.agent(waits_and_fails(go), RETRIES="2", RETRY_BACKOFF="3")
+    eventually(lambda: rig.run()["newest_step"] == 5, "the first checkpoint is known")
+    rig.kill_commander()
+    go.touch()
+    agent.heard("no commander answers: under the lease that is held")
+    claim(RunFolder(rig.folder), Claim(2, "pod-b", "incarnation", None, "config", 0.0))
+    eventually(lambda: "run-1 superseded" in agent.says(), "its end")
+    assert agent.says().count("trainer started: ") == 1, agent.says()
 
 
 def test_an_agent_that_comes_after_takes_the_second_try_over(rig: Rig) -> None:

@@ -162,8 +162,7 @@ class Attempt:
             taken = self._rejoining is None or (self._holding.same and not self._rejoining.again)
             if not (taken and await is_due(verdict, self._stop, self.tenure, self._folder, continues)):
                 return verdict
-            if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
-                self.tenure.fenced()
+            await self._heed_claims()
             if self._stop.why not in (None, Why.AGAIN):  # meanwhile
                 return verdict
             say(f"{verdict.message}; no commander answers: under the lease that is held")
@@ -174,6 +173,11 @@ class Attempt:
             before, verdict = verdict, await self._train(once_more=True)
             if verdict.trainer_code is None:  # stopped before it was started
                 verdict = replace(verdict, step=before.step)
+
+    async def _heed_claims(self) -> None:
+        """Whoever has claimed the run in a later epoch trains it, whether a commander tells us so or not."""
+        if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
+            self.tenure.fenced()
 
     async def _granted(self) -> None:
         lease = self._holding.lease
@@ -202,7 +206,9 @@ class Attempt:
         base = resume.name if resume else None
         holder, who = self._settings.worker_id, shown(self._incarnation)
         claimed = Claim(self.epoch, holder, who, base, self._launch.digest, self._clock.wall())
-        if not once_more:
+        if once_more:
+            await self._heed_claims()
+        else:
             await asyncio.to_thread(claim, self._folder, claimed)
         resume = await beginning.salvage(resume)
         step, name = (resume.step, resume.name) if resume else (0, None)
@@ -218,6 +224,10 @@ class Attempt:
             handed = await taking.prepare(resume)
         except Cancelled:
             return Verdict.before_start(self._stop, step)
+        if once_more:
+            await self._heed_claims()  # after all that took time: the lease may have run out meanwhile
+            if self._stop.asked.is_set():
+                return Verdict.before_start(self._stop, step)
         await self._start(trainer, resume, handed)
         code = await self._watch(trainer, follower, publisher, name)
         return await self._judge(code, trainer, follower, publisher)
