@@ -11,7 +11,7 @@ import urllib.request
 from typing import Any
 
 import zstandard
-from agent_rig import Rig, mock
+from agent_rig import Rig, eventually, mock
 
 from relaytui.wire.proof import derived_token
 
@@ -73,6 +73,17 @@ def test_a_pod_with_an_empty_volume_goes_on_from_the_store(rig: Rig) -> None:
     assert "restore.artifact" in rig.kinds()
     assert checkpoints(rig)[-1] == ("step_00000012", True)
     assert not list((rig.folder / "ckpt" / ".incoming").iterdir())
+
+
+def test_a_hub_that_nobody_reaches_does_not_keep_the_checkpoint_from_the_store(rig: Rig) -> None:
+    hub = {"HF_REPO": "me/run", "HF_TOKEN": "hf_x", "HF_DRY_RUN": "false", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    agent = rig.agent(mock("--steps", 5, "--step-seconds", 0), ARTIFACTS="final", **hub)
+    agent.heard("for the last sync to me/run")
+    eventually(lambda: checkpoints(rig) == [("step_00000005", True)], "it is in the store")
+    assert agent.process.poll() is None
+    agent.process.send_signal(signal.SIGINT)
+    assert agent.wait(10) == 0, agent.says()
+    assert "hub.left" in rig.kinds()
 
 
 def test_ctrl_c_ends_the_wait(rig: Rig) -> None:

@@ -289,6 +289,8 @@ async def test_a_dry_run_says_what_it_would_send_and_asks_nobody(
     await kit.over()
     assert kit.hub.jobs == []
     assert kit.told.events == [("hub.dry", {"repo": "me/m", "tag": "step-100", "bytes": "1200", "files": "1"})]
+    shown = kit.told.transfers[-1]
+    assert (shown.phase, shown.step, shown.checkpoint, shown.total) == (TransferPhase.DRY, 100, "step_00000100", 1200)
     assert "1 file of step_00000100, 1,200 bytes, would go to me/m as step-100" in capsys.readouterr().err
     assert not (kit.run.hf / "last_synced.json").exists()
 

@@ -137,8 +137,8 @@ class Attempt:
             except RelayError as error:
                 refused = error
             else:
-                await self._pushing.last(verdict.outcome)
-                await self._storing.last(verdict.outcome)
+                outcome = verdict.outcome  # both at once: one that nobody answers keeps the other from nothing
+                await asyncio.gather(self._pushing.last(outcome), self._storing.last(outcome))
                 await self._end(verdict)
                 stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
                 return self._stop.exit_code if stopped else verdict.exit_code

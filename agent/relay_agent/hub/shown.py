@@ -93,6 +93,7 @@ class Shown:
             self._tell.event("hub.pruned", f"{', '.join(some)} went from {repo}", {"tags": " ".join(some)})
 
     def dry(self, sealed: Sealed, files: int, size: int, tag: str) -> None:
+        self._step, self._name, self._total = sealed.manifest.step, sealed.name, size
         self._phase = TransferPhase.DRY
         self._done = 0
         self._report()

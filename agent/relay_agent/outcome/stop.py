@@ -39,7 +39,7 @@ class Stop:
         """A second signal came, or the pod's time is up: nothing is waited for any more."""
         self.dead_by = math.inf
         """On the boot clock: no later is the trainer's tree killed, whatever its grace."""
-        self._listener: Callable[[bool], None] | None = None
+        self._listeners: list[Callable[[bool], None]] = []
 
     def ask(self, why: Why, message: str, signal: int = 0) -> None:
         """`message` goes into the attempt's end. A second signal means: do not wait for the trainer. Without `signal`
@@ -51,14 +51,14 @@ class Stop:
         if again:
             self.hurried.set()
         self.asked.set()
-        if self._listener is not None:
-            self._listener(again)
+        for listener in self._listeners:
+            listener(again)
 
     def hurry(self) -> None:
         """Wait for nothing any more."""
         self.hurried.set()
-        if self._listener is not None:
-            self._listener(True)
+        for listener in self._listeners:
+            listener(True)
 
     @property
     def exit_code(self) -> int:
@@ -78,11 +78,11 @@ class Stop:
         assert self.why in (None, Why.AGAIN)
         self.why, self.message, self.ending, self.healthy = None, "", "", False
         self.asked.clear()
-        self._listener = None
+        self._listeners.clear()
 
     def listen(self, listener: Callable[[bool], None]) -> None:
-        """`listener(at_once)` stops the trainer."""
-        self._listener = listener
+        """`listener(at_once)` stops the trainer, or a wait."""
+        self._listeners.append(listener)
         if self.asked.is_set():
             listener(False)
 
