@@ -324,6 +324,36 @@ async def test_a_save_that_an_agent_refuses_is_said(kit: Kit) -> None:
     assert (await kit.run("run-1"))["status"] == "running"
 
 
+async def test_what_became_of_an_order_can_be_asked(kit: Kit) -> None:
+    """Whoever gave it need not look for its answer among the events."""
+    agent = await holder(kit)
+
+    async def order(number: int) -> dict[str, Any]:
+        status, body = await kit.get(f"/api/runs/run-1/orders/{number}")
+        assert status == 200, body
+        row: dict[str, Any] = body["order"]
+        return row
+
+    sync = (await give(kit, "sync"))[1]["order_id"]
+    given = await order(sync)
+    assert (given["kind"], given["by"], given["epoch"], given["why"]) == ("sync", "operator", 1, "test")
+    assert "accepted" not in given, "nobody has answered yet"
+    await agent.say(type="order_ack", order_id=sync, accepted=False, message="no repository\x1b[2J")
+    await agent.renew()
+    assert ((await order(sync))["accepted"], (await order(sync))["message"]) == (False, "no repository")
+    drain = (await give(kit, "drain"))[1]["order_id"]
+    await agent.say(type="order_ack", order_id=drain)
+    await agent.renew()
+    assert (await order(drain))["accepted"] is True
+    assert "closed_at" not in await order(drain), "it lasts until the attempt has ended"
+    await agent.state(ended("drained"))
+    assert "closed_at" in await order(drain)
+    assert (await kit.get("/api/runs/run-1/orders/99"))[0] == 404
+    assert (await kit.get(f"/api/runs/other/orders/{drain}"))[0] == 404
+    assert (await kit.get("/api/runs/run-1/orders/x"))[0] in (404, 422)
+    assert (await kit.get(f"/api/runs/run-1/orders/{drain}", role="worker"))[0] == 403
+
+
 # -- a restored state --------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from relaytui.wire.numbers import Number
-from relaytui.wire.status import Outcome, RunStatus, TransferKind, TransferPhase, WorkerStatus
+from relaytui.wire.status import OrderKind, Outcome, RunStatus, TransferKind, TransferPhase, WorkerStatus
 
 
 class TransferRow(Struct, frozen=True, omit_defaults=True):
@@ -91,6 +91,21 @@ class CheckpointRow(Struct, frozen=True, omit_defaults=True):
     published_at: float
     pruned_at: float | None = None  # from the volume
     hub: str = ""  # its tag on the Hub; empty: it is not there
+
+
+class OrderRow(Struct, frozen=True, omit_defaults=True):
+    """What an operator ordered, and what its agent said to it."""
+
+    id: int
+    run_id: str
+    epoch: int
+    kind: OrderKind
+    by: str
+    why: str
+    given_at: float
+    accepted: bool | None = None  # it is being done; None: not answered
+    message: str = ""  # the answer in words
+    closed_at: float | None = None  # it is done with, answered or not
 
 
 ORIGINAL = "original"

@@ -83,6 +83,7 @@ class Api:
             web.post("/api/runs/{run_id}/force-acquire", self.force),
             web.post("/api/runs/{run_id}/requeue", self.requeue),
             *(web.post(f"/api/runs/{{run_id}}/{kind}", self._ordering(kind)) for kind in ORDERS),
+            web.get(r"/api/runs/{run_id}/orders/{order_id:[0-9]{1,15}}", self.order, allow_head=False),
             web.get("/api/workers", self.workers, allow_head=False),
             web.get("/api/events", self.events, allow_head=False),
             web.post("/api/lease/acquire", acquire),
@@ -189,6 +190,13 @@ class Api:
             return answer({"run": self._row(run_id), "order_id": None if order is None else order.id})
 
         return give
+
+    async def order(self, request: web.Request) -> web.Response:
+        run_id, order_id = self._known(request), int(request.match_info["order_id"])
+        row = await self.core.reader.order(run_id, order_id)
+        if row is None:
+            raise RelayError("unknown_order", f"run {run_id} has no order {order_id}", status=404)
+        return answer({"order": row})
 
     async def requeue(self, request: web.Request) -> web.Response:
         run_id = run_id_of(request)

@@ -12,12 +12,12 @@ import aiosqlite
 
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.store import artifacts, checkpoints, history, room, telemetry
-from relaytui.commander.store.attempts import BY_RUN
+from relaytui.commander.store.attempts import BY_RUN, ORDER
 from relaytui.commander.store.columns import record, select
 from relaytui.commander.store.room import PastFrame, Weight
 from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.rows import CheckpointRow, EventRow
+from relaytui.wire.rows import CheckpointRow, EventRow, OrderRow
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,10 @@ class Reader:
     async def attempts(self, run_id: str) -> list[Attempt]:
         """Newest first, at most 1,000."""
         return [record(Attempt, row) for row in await _all(self._relay, BY_RUN, (run_id,))]
+
+    async def order(self, run_id: str, order_id: int) -> OrderRow | None:
+        rows = await _all(self._relay, ORDER, (run_id, order_id))
+        return record(OrderRow, rows[0]) if rows else None
 
     async def checkpoints(self, run_id: str) -> list[CheckpointRow]:
         """Last published first, at most 1,000."""
