@@ -299,3 +299,24 @@ def test_what_it_said_is_in_the_message() -> None:
     assert (verdict.message, verdict.ending) == (words, "oom_killed")
     plain = judge(3, Stop(), seen(*STEPS), None, "bye")
     assert plain.message == "the trainer exited with 3 at step 39; its last words: bye"
+
+
+@pytest.mark.parametrize(("code", "how"), [(137, "exited with 137, killed by SIGKILL"), (247, "exited with 247")])
+def test_a_kill_that_nobody_saw_is_told_once_and_without_a_guess_that_the_same_sentence_takes_back(
+    code: int, how: str
+) -> None:
+    verdict = judge(code, Stop(), seen(*STEPS), None, "", lines=STEPS)
+    assert verdict.message == (
+        f"the trainer {how} at step 39: killed by somebody else, or for want of memory that nothing here counted; "
+        f"its last words: {STEPS[-1]}"
+    )
+    told = judge(code, Stop(), seen(*STEPS), None, "", lines=[*STEPS, CUDA_OOM])
+    assert "out of GPU memory" in told.message and "?" not in told.message.partition("; its last words")[0]
+
+
+@pytest.mark.parametrize(("code", "how"), [(1, "exited with 1"), (139, "exited with 139, killed by SIGSEGV")])
+def test_whose_rank_was_killed_while_it_ended_otherwise_is_not_said_to_have_been_killed_twice(
+    code: int, how: str
+) -> None:
+    verdict = judge(code, Stop(), seen(*STEPS), None, "", lines=STEPS, oom=True)
+    assert verdict.message.startswith(f"the trainer {how} at step 39: something of it was killed for want of host")

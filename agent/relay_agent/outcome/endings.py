@@ -72,7 +72,7 @@ ENDINGS = _table(
     ("no_job", "its script started nothing", Again.NEVER),
     ("segfault", "a segmentation fault", Again.LATER),
     ("aborted", "it aborted", Again.LATER),
-    ("killed", "killed by somebody else", Again.LATER),
+    ("killed", "killed by somebody else, or for want of memory that nothing here counted", Again.LATER),
     ("terminated", "somebody else stopped it", Again.AT_ONCE),
     ("interrupted", "interrupted by somebody else", Again.AT_ONCE),
     ("crash", "it failed", Again.LATER),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from relay_agent.outcome.endings import tell
+from relay_agent.outcome.endings import signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.output.progress import Progress
 from relaytui.wire.errors import Exit, RelayError
@@ -82,9 +83,10 @@ def _judged(
         return Verdict(_stopped(stop), own, step, stop.message, code, _ending(stop))
     if code != 0:
         told = tell(code, lines, oom=oom, stepped=progress.first is not None)
-        message = f"the trainer {describe(code, oom)} at step {step}"
+        message = f"the trainer {describe(code)} at step {step}"
         if told.ending.name != "crash":
-            message += f": {told.ending.words}"
+            part = told.ending.name in _KILLED and signal_of(code) is not signal.SIGKILL
+            message += f": {'something of it was ' * part}{told.ending.words}"
         if said := told.said or last_line:
             message += f"; its last words: {clean(said, 300)}"
         return Verdict(Outcome.FAILED, code, step, message, code, told.ending.name)
@@ -135,14 +137,10 @@ def volume_failed(error: OSError, root: Path) -> RelayError:
     )
 
 
-def describe(code: int, oom: bool = False) -> str:
+def describe(code: int) -> str:
     if code > 128:
-        try:
-            name = signal.Signals(code - 128).name
-        except ValueError:
-            return f"exited with {code}"
-        why = " (out of memory?)" if name == "SIGKILL" and not oom else ""
-        return f"exited with {code}, killed by {name}{why}"
+        with suppress(ValueError):
+            return f"exited with {code}, killed by {signal.Signals(code - 128).name}"
     return f"exited with {code}"
 
 
@@ -154,6 +152,8 @@ def _ending(stop: Stop) -> str:
     return stop.ending if stop.why is Why.AGAIN else _ENDINGS.get(stop.why or Why.SIGNAL, "preempted")
 
 
+_KILLED = ("killed", "oom_killed")
+"""They are the words of SIGKILL; a process of it may have had that, and it another end."""
 _ENDINGS = {
     Why.LOST: "superseded",
     Why.CANCEL: "cancelled",
