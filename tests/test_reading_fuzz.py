@@ -79,6 +79,28 @@ def test_where_a_read_cuts_changes_nothing(data: bytes, places: list[int]) -> No
     assert sightings(chunks) == sightings([data])
 
 
+NOISE = b"".join(b"worker %d handled a batch in 0.5 s\n" % n for n in range(45))
+TABLE = b"step,loss,lr\n1,0.5,1e-3\n2,0.4,1e-3\n"
+AWAITED = b"{'loss': '2.3', 'learning_rate': '1e-05', 'epoch': '0.1'}\n"
+BAR = b" 20%%|##        | %d/50 [00:12<00:35,  1.11it/s]\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        (NOISE + TABLE + NOISE + b"3,0.3,1e-3\n", 3),
+        (NOISE + TABLE + NOISE * 12 + b"3,0.3,1e-3\n" + NOISE + TABLE, 4),
+        (BAR % 9 + NOISE + AWAITED + NOISE + BAR % 10, 3),
+        (BAR % 9 + NOISE + AWAITED + NOISE[:99] + BAR % 10 + NOISE + AWAITED + BAR % 11, 3),
+    ],
+)
+def test_what_one_line_makes_of_later_ones_does_not_depend_on_what_came_in_one_read(data: bytes, count: int) -> None:
+    at_once = sightings([data])
+    assert len(at_once) == count
+    for size in (1, 40, 700):
+        assert sightings([data[at : at + size] for at in range(0, len(data), size)]) == at_once
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(PARTS, max_size=6).map(b"".join))
 def test_byte_by_byte_is_the_same(data: bytes) -> None:

@@ -6,7 +6,7 @@ What a line says is understood in `reading`; here it is judged by what was said 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,8 +101,8 @@ class Progress:
         stride = max(1, self.stride)
         return step >= self.total - (not from_one) or step + stride > self.total - from_zero
 
-    def worthy(self, lines: Sequence[str]) -> Sequence[str]:
-        """Those of some lines that `see` may understand: few, and found fast."""
+    def worthy(self, lines: Sequence[str]) -> Iterator[str]:
+        """Those of some lines that `see` may understand. Ask for the next one once it has seen the last."""
         return self._reader.worthy(lines)
 
     def see(self, text: str, now: float, nested: bool = False) -> Told | None:

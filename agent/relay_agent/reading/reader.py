@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from relay_agent.reading import bars, mappings, shapes
 from relay_agent.reading.forms import Forms
@@ -36,11 +36,24 @@ class Reader:
         self._joined: int | None = None  # the total of that whose metrics came with it
         self._stepped = False
 
-    def worthy(self, lines: Sequence[str]) -> Sequence[str]:
-        """Those of some lines that `see` may understand."""
-        if self._patterns or self._awaited or self._table.begun:
-            return lines
-        return shapes.worthy(lines)
+    def worthy(self, lines: Sequence[str]) -> Iterator[str]:
+        """Those of some lines that `see` may understand, few as a rule. Ask for the next one once it has seen the last:
+        which they are depends on what it has seen."""
+        rest = iter(lines)
+        few = shapes.worthy(rest, shapes.words_in(lines))
+        while True:
+            every = self._takes_any
+            for text in rest if every else few:
+                yield text
+                if self._takes_any is not every:
+                    break
+            else:
+                return
+
+    @property
+    def _takes_any(self) -> bool:
+        """Whether any line may say something, or is one that is waited for no longer."""
+        return bool(self._patterns or self._awaited) or self._table.begun
 
     def see(self, text: str, nested: bool = False) -> Sight | None:
         """What is known with this line. A sight without step goes with the step that the trainer is at."""

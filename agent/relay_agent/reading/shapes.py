@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from relay_agent.reading import bars, fields, mappings
 from relay_agent.reading.prefixes import body
@@ -46,34 +46,29 @@ WORDS = ("{", "|", "tep", "oss", "poch", "iter", "it/s", "STEP", "━", "步", "
 other is a look at every letter."""
 
 
-def worth(text: str) -> bool:
-    """Whether a line may say anything; False for nearly all lines."""
-    return any(word in text for word in WORDS)
+def words_in(lines: Sequence[str]) -> list[str]:
+    """Which of WORDS stand in any of some lines."""
+    text = "\n".join(lines)
+    return [word for word in WORDS if word in text]
 
 
-def worthy(lines: Sequence[str]) -> Sequence[str]:
-    """Those that are worth a closer look: of many lines, only the words that are in any of them are looked for."""
-    text = "\n".join(lines) if len(lines) > 1 else lines[0] if lines else ""
-    words = [word for word in WORDS if word in text]
-    if not words:
-        return ()
-    if len(lines) == 1:
-        return lines
-    if len(words) == 1:
-        (one,) = words
-        return [line for line in lines if one in line]
-    if len(words) == 2:
-        one, two = words
-        return [line for line in lines if one in line or two in line]
-    if len(words) == 3:
-        one, two, three = words
-        return [line for line in lines if one in line or two in line or three in line]
-    return [line for line in lines if any(word in line for word in words)]
+def worthy(lines: Iterator[str], words: Sequence[str]) -> Iterator[str]:
+    """Those with one of `words`: few, and found fast. A line is taken when it is asked for."""
+    match words:
+        case []:
+            return iter(())
+        case [one]:
+            return (line for line in lines if one in line)
+        case [one, two]:
+            return (line for line in lines if one in line or two in line)
+        case [one, two, three]:
+            return (line for line in lines if one in line or two in line or three in line)
+    return (line for line in lines if any(word in line for word in words))
 
 
 def read(text: str) -> Sight | None:
     """What a line says about progress; None for nearly all lines."""
-    if len(text) > MAX_LENGTH or not worth(text):
+    if len(text) > MAX_LENGTH or not any(word in text for word in WORDS):
         return None
     text = plain(text.strip())
     if "{" not in text and "%|" not in text and (sight := fields.at_start(text)) is not None:
