@@ -311,7 +311,8 @@ def test_a_kill_that_nobody_saw_is_told_once_and_without_a_guess_that_the_same_s
         f"its last words: {STEPS[-1]}"
     )
     told = judge(code, Stop(), seen(*STEPS), None, "", lines=[*STEPS, CUDA_OOM])
-    assert "out of GPU memory" in told.message and "?" not in told.message.partition("; its last words")[0]
+    assert "out of GPU memory" in told.message
+    assert "?" not in told.message.partition("; its last words")[0]
 
 
 @pytest.mark.parametrize(("code", "how"), [(1, "exited with 1"), (139, "exited with 139, killed by SIGSEGV")])

@@ -1,10 +1,10 @@
-"""Entry point of `relay-agent`. Ctrl-C is taken care of before anything that takes time is loaded."""
+"""Entry point of `relay-agent`. Signals are taken care of before anything that takes time is loaded."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
+from relay_agent.early import stop_at_once
 from relaytui.shell.interrupt import leave_at_once
 
 TYPE_CHECKING = False
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """What a person can mend is one line on stderr and an exit code."""
+    stop_at_once()
     leave_at_once()
-    sys.exit(start())
+    code = start()
+    stop_at_once(code)
+    sys.exit(code)
 
 
 def start(args: Sequence[str] | None = None) -> int:

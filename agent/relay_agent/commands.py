@@ -27,7 +27,7 @@ Exit codes:
   74   the volume failed before the trainer started, or stdout cannot be written (doctor)
   75   the lease was refused or lost: another agent trains this run, or it has ended
   77   wrong secret, or what listens there did not prove that it is our commander
-  130  interrupted before anything was begun
+  130  interrupted before anything was begun (143: told to stop by SIGTERM)
   141  whoever read stdout went away (doctor)
 """
 

@@ -17,6 +17,7 @@ from relay_agent.attempt.attempt import Attempt
 from relay_agent.attempt.holding import Holding
 from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings
+from relay_agent.early import HEARD
 from relay_agent.lease.acquire import Grant, acquire
 from relay_agent.lease.lease import Lease
 from relay_agent.link.contact import Contact
@@ -201,6 +202,8 @@ class Runner:
         with contextlib.suppress(ValueError, OSError):
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away ends no training
         reap_orphans(loop)
+        if signal.SIGUSR1 in HEARD:  # it came while all this was loaded
+            self._departure.warned()
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
