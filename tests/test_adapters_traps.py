@@ -52,6 +52,14 @@ def test_a_part_that_was_never_saved_is_missed(place: Path, lost: str) -> None:
     assert lost in doubt.why
 
 
+def test_what_one_kind_has_taken_no_other_complains_of(place: Path) -> None:
+    """Folders of diffusers have the names of transformers', and nothing of what that one marks them with."""
+    taker = taken(place, lambda out: accelerate.diffusers(out, 8, keep=9))
+    assert steps_of(taker) == {8: "diffusers"}
+    assert taker.steps(exited=0) == []
+    assert taker.watch.doubts() == []
+
+
 def test_the_critic_belongs_to_it(place: Path) -> None:
     taker = taken(place, lambda out: deepspeed.ppo(out, 5, critic=False), lambda out: deepspeed.ppo(out, 10))
     assert steps_of(taker) == {5: "openrlhf", 10: "openrlhf"}

@@ -174,11 +174,15 @@ class OutputWatch:
         ready: dict[str, Ready] = {}
         doubts: dict[str, Doubt] = {}
         damaged: set[str] = set()
+        had: set[str] = set()  # whatever another kind misses in it
         still: dict[tuple[str, str], tuple[take.Source, float]] = {}
         for adapter, candidate in adapters.find(view, self._kinds, self._memory):
             path = candidate.path
             key = self._key(view, candidate)
-            if (key is not None and self._seen.get(path) == key) or (path in ready and ready[path].sure):
+            if key is not None and self._seen.get(path) == key:
+                had.add(path)
+                continue
+            if path in ready and ready[path].sure:
                 continue
             why = adapter.missing(view, candidate, self._memory)
             # Where folders are not renamed in one step their times mean nothing either.
@@ -214,7 +218,7 @@ class OutputWatch:
                 doubts[path] = Doubt(path, why, source.saved_at)
         self._since = still
         self._refused = {key: each for key, each in self._refused.items() if key[0] in doubts or key[0] in ready}
-        self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready}
+        self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready and path not in had}
         nothing = not (self._seen or ready or doubts)
         if not nothing:
             self._links = []
