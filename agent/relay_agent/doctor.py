@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay_agent import contradictions
 from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings, load
 from relay_agent.lease.lease import STOP_PART
@@ -78,7 +79,8 @@ async def examine(config: Path | None = None) -> list[Check]:
         if error.code != "no_commander":
             return [first]
         settings = load(config=config, needs_url=False)  # there is more to look at on this pod
-    checks = [first, _launcher(settings), *_words(settings), *_place(settings), *_volume(settings), _state(settings)]
+    checks = [first, *_together(settings), _launcher(settings), *_words(settings), *_place(settings)]
+    checks += [*_volume(settings), _state(settings)]
     checks += [_preemption(settings), _stacks()]
     checks.extend([check async for check in _commander(settings)])
     return checks + [check async for check in _hub(settings)]
@@ -99,6 +101,11 @@ def print_checks(checks: list[Check], as_json: bool) -> int:
 def _cleaned(check: Check) -> dict[str, object]:
     """What came from the environment may hold anything, and JSON has no lone surrogates."""
     return {name: clean(value) if isinstance(value, str) else value for name, value in asdict(check).items()}
+
+
+def _together(settings: Settings) -> Iterator[Check]:
+    for each in contradictions.found(settings):
+        yield _warn("settings", each.why, each.todo)
 
 
 def _launcher(settings: Settings) -> Check:
