@@ -163,6 +163,7 @@ class Beginning:
             lambda: self._tenure.held and highest_claim(self._folder) <= lease.epoch,
             self._keep,
             accept=not (self._anew or self._healthy),
+            restarts=self._settings.counter_restarts,
             mode=self._settings.mode,
             trainer=self._trainer,
             rescue=self._rescue,
@@ -203,7 +204,10 @@ class Beginning:
     def _rescue(self, dead: int) -> list[Told]:
         """Called in a thread."""
         root = checkpoint_dir(self._settings, self._folder, dead)
-        return rescue(self._folder, dead, root, kinds_of(self._settings), check=self._stop.unless_asked)
+        return rescue(
+            self._folder, dead, root, kinds_of(self._settings), restarts=self._settings.counter_restarts,
+            check=self._stop.unless_asked,
+        )  # fmt: skip
 
     def _say(self, resume: Resume | None) -> None:
         if resume is None:

@@ -14,6 +14,7 @@ from relay_agent.checkpoints.adapters import Adapter
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 from relay_agent.checkpoints.salvage import FULL, Told, recorded_end
+from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import SystemClock
@@ -28,17 +29,19 @@ def rescue(
     root: Path,
     kinds: tuple[Adapter, ...],
     *,
+    restarts: bool = False,
     ended: Callable[[RunFolder, int], int] = recorded_end,
     check: Check = never,
 ) -> list[Told]:
-    """For the holder of a later epoch, after its claim: of the attempt `dead` that saved into `root`. Blocking.
-    Cancelled by `check`."""
+    """For the holder of a later epoch, after its claim: of the attempt `dead` that saved into `root`. `restarts`: as
+    salvage has it. Blocking. Cancelled by `check`."""
     watch = OutputWatch(root, run.staging(dead), math.inf, SystemClock(), kinds=kinds, atomic=run.atomic)
     line = survey(run).line
-    newest = line[0].manifest.step if line else -1
+    tip = Tip.of(line[0] if line else None, run.atomic)
     told: list[Told] = []
     for ready in reversed(watch.scan(ended(run, dead))[-TRIES:]):
-        if ready.candidate.step is not None and ready.candidate.step <= newest:
+        step = ready.candidate.step
+        if step is not None and not tip.goes_on(dead, step, ready.saved_at, restarts):
             continue
         try:
             watch.take(ready, check, deep=True)

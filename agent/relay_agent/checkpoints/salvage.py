@@ -4,7 +4,7 @@ An agent can die between its trainer's save and the publishing, and a holder tha
 holder of the next epoch, once it has claimed it, looks through the staging folders of all earlier ones:
 
 - whole (marked, or the trainer is known to have ended well), saved by the latest attempt that saved anything, and
-  further than the newest of the line: published in this epoch's line, `saved_by` that attempt,
+  after the newest of the line (`tip`): published in this epoch's line, `saved_by` that attempt,
 - whole and anything else: the work of an attempt that went on beside the line; moved into `ckpt/.orphans`,
 - not whole: moved into `ckpt/.bad`.
 
@@ -29,6 +29,7 @@ from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.checkpoints.staging import OURS, STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
+from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
 from relay_agent.volume.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
@@ -68,8 +69,9 @@ def recorded_end(run: RunFolder, epoch: int) -> int:
 
 class Salvage:
     """For the holder of `epoch`, after its claim and before its trainer starts. `keep`: as pruning has it, should the
-    volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line. `rescue`: brings
-    what lies in the own folder of the last one's trainer into its staging folder.
+    volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line. `restarts`: its
+    trainer counts its steps anew after a resume. `rescue`: brings what lies in the own folder of the last one's trainer
+    into its staging folder.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Salvage:
         keep: int = 2,
         *,
         accept: bool = True,
+        restarts: bool = False,
         mode: str = "",
         trainer: str = "",
         ended: Callable[[RunFolder, int], int] = recorded_end,
@@ -95,6 +98,7 @@ class Salvage:
         self._still_mine = still_mine
         self._keep = keep
         self._accept = accept
+        self._restarts = restarts
         self._mode = mode
         self._trainer = trainer
         self._ended = ended
@@ -124,18 +128,19 @@ class Salvage:
             each.epoch for each in left if each.whole
         }
         accepted = max((maker for maker in makers if maker < self._epoch), default=0)
-        newest = line.line[0].manifest.step if line.line else -1
+        tip = Tip.of(line.line[0] if line.line else None, self._run.atomic)
         self.healthy = not line.line or line.line[0].manifest.healthy
         for each in left:
             for torn in each.torn:
                 self._torn(each.epoch, torn.path, torn.reason)
             for staged in each.whole:
+                further = tip.goes_on(each.epoch, staged.step, staged.saved_at, self._restarts)
                 # Where it was copied to its place, a crash can leave what is published in the staging folder as well.
-                further = staged.step > newest or (staged.step == newest and not self._run.atomic)
-                if self._accept and each.epoch == accepted and further:
-                    newest = self._publish(each.epoch, staged, newest)
+                again = not further and staged.step == tip.step and not self._run.atomic
+                if self._accept and each.epoch == accepted and (further or again):
+                    tip = self._publish(each.epoch, staged, tip, again)
                 elif self._accept:
-                    self._orphan(each.epoch, staged, f"the line went on to step {newest} without it")
+                    self._orphan(each.epoch, staged, f"the line went on to step {tip.step} without it")
                 else:
                     self._orphan(each.epoch, staged, "the run goes on from before it, or anew")
             with suppress(OSError):  # what waits there is looked at again by the next attempt
@@ -158,22 +163,22 @@ class Salvage:
                 continue
             yield _Left(dead, self._run.staging(dead), whole, watch.torn())
 
-    def _publish(self, saved_by: int, staged: Staged, newest: int) -> int:
-        """The step of the newest one afterwards: its own, or `newest` where it has to be done without."""
+    def _publish(self, saved_by: int, staged: Staged, tip: Tip, again: bool) -> Tip:
+        """The newest one afterwards: this, or `tip` where it has to be done without. `again`: only where it is that."""
         name = staged.path.name
         what = f"{name} of epoch {saved_by}"
         try:
             try:
-                done = self._published(saved_by, staged, newest)
+                done = self._published(saved_by, staged, again)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self.pruned += prune(
                     self._run, self._keep, still_mine=self._still_mine, disk=self._disk, retention=self._retention
                 )
-                done = self._published(saved_by, staged, newest)
+                done = self._published(saved_by, staged, again)
         except Differs:
-            self._orphan(saved_by, staged, f"the line has another of step {newest}")
+            self._orphan(saved_by, staged, f"the line has another of step {tip.step}")
         except (Unsettled, Unreadable) as trouble:
             self.told.append(Told("checkpoint.unread", f"{what} stays where it is: {trouble}", name))
         except Torn as torn:
@@ -189,14 +194,14 @@ class Salvage:
                 self._move(set_aside, saved_by, staged.path, "checkpoint.failed", f"the volume failed: {words}")
         else:
             if not done.fresh:
-                return newest
+                return tip
             self.published.append(done)
             words = f"{what} had not been published by its own agent: it is {done.name} now"
             self.told.append(Told("checkpoint.salvaged", words, done.name))
-            return done.step
-        return newest
+            return Tip(done.step, saved_by, staged.saved_at)
+        return tip
 
-    def _published(self, saved_by: int, staged: Staged, newest: int) -> Published:
+    def _published(self, saved_by: int, staged: Staged, again: bool) -> Published:
         _refuse_unflushed(staged.path)
         return publish(
             self._run,
@@ -206,7 +211,7 @@ class Salvage:
             mode=self._mode,
             trainer=self._trainer,
             saved_by=saved_by,
-            only_again=staged.step == newest,
+            only_again=again,
             healthy=self.healthy,
             check=self._check,
             disk=self._disk,
