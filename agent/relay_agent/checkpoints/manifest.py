@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from relay_agent.checkpoints.disk import folder, read_file
+from relay_agent.checkpoints.formats import once
 from relay_agent.checkpoints.tree import Check, Torn, Tree, hash_files, never, torn_by, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.ids import Count, Epoch, Id, Seq, step_name
@@ -108,7 +109,8 @@ def decode(data: bytes) -> Manifest:
     """A manifest and nothing loose in it, or Torn."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+        once.check(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Torn(f"its manifest does not read: {error}") from None
     if manifest.relay_manifest != VERSION:
         raise Torn(f"its manifest has version {manifest.relay_manifest}, this agent reads {VERSION}")

@@ -33,7 +33,7 @@ class HfTrainer(Adapter):
         if why and not isinstance(why, NotYet):
             return why
         state = f"{candidate.path}/{STATE}"
-        if not isinstance(view.json(state), dict):  # it is written in place, and may hold half of itself
+        if not isinstance(view.json(state, twice=True), dict):  # it is written in place, and may hold half of itself
             size = getattr(view.stat(state), "st_size", 0)
             return NotYet(f"{STATE} is too long to read") if size > MAX_TEXT else f"{STATE} is not whole yet"
         for name in view.matching(candidate.path, "global_step*"):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relay_agent.checkpoints.disk import folder, open_file, read_file
+from relay_agent.checkpoints.formats.once import said_once
 
 MAX_NAMES = 100_000
 """Of one folder. What lies there beyond them is not seen: a folder of checkpoints has tens."""
@@ -92,10 +93,11 @@ class View:
             return file.read(4) == b"PK\x05\x06"
         return False
 
-    def json(self, path: str, limit: int = MAX_TEXT) -> object:
-        """None where it is not there, or not (yet) JSON. NaN and Infinity are taken, as trainers write them."""
+    def json(self, path: str, limit: int = MAX_TEXT, *, twice: bool = False) -> object:
+        """None where it is not there, or not (yet) JSON. NaN and Infinity are taken, as trainers write them. `twice`:
+        of keys that an object says twice the last counts; else it is none."""
         with suppress(ValueError, RecursionError):
-            return json.loads(self.read(path, limit) or b"")
+            return json.loads(self.read(path, limit) or b"", object_pairs_hook=None if twice else said_once)
         return None
 
     def places(self, patterns: tuple[str, ...]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 The header names the bytes of every tensor. The library that loads them refuses a file that they do not cover exactly, a
 longer one as well as a shorter one, and so does this. A file set to its full size before its bytes came has no header.
+Of two tensors of one name it would load the last.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from array import array
 from collections.abc import Iterator
 
 from relay_agent.checkpoints.formats.json_text import scalars
+from relay_agent.checkpoints.formats.once import Keys
 from relay_agent.checkpoints.formats.span import Span
 from relay_agent.checkpoints.tree import Check, Torn, never
 
 MAX_HEADER = 25_000_000
 _LENGTH = 8
+_TWICE = "its header names a tensor twice"
 
 
 def check(span: Span, poll: Check = never) -> None:
@@ -40,11 +43,21 @@ def check(span: Span, poll: Check = never) -> None:
 def _covered(header: Span, poll: Check) -> int:
     """Bytes that the tensors fill, from 0 on. Torn where they overlap or leave a gap."""
     starts, ends = array("Q"), array("Q")
+    keys, tensor = Keys(), None
     for path, value in scalars(header, poll):
         if len(path) == 3 and path[1] == b'"data_offsets"':
             if not value.isdigit() or len(value) > 18:
                 raise Torn("its header is damaged")
-            (starts if len(starts) == len(ends) else ends).append(int(value))
+            if len(starts) == len(ends):
+                if path[0] is tensor:
+                    raise Torn(_TWICE)
+                starts.append(int(value))
+            else:
+                ends.append(int(value))
+                tensor = path[0]
+                keys.add(tensor or b"")
+    if keys.twice:
+        raise Torn(_TWICE)
     if len(starts) != len(ends) or any(start > end for start, end in zip(starts, ends, strict=True)):
         raise Torn("its header is damaged")
     if not _follow(starts, ends):  # most writers list them as they lie
@@ -69,8 +82,15 @@ def index_names(span: Span, poll: Check = never) -> Iterator[str]:
     if span.size > MAX_HEADER:
         raise Torn("its index is too large")
     seen: set[bytes] = set()
+    keys, around = Keys(), None
     for path, value in scalars(span, poll):
-        if len(path) == 2 and path[0] == b'"weight_map"' and value not in seen:
+        if len(path) != 2 or path[0] != b'"weight_map"':
+            continue
+        if around is not None and path[0] is not around:
+            raise Torn("its index says twice where its weights are")
+        around = path[0]
+        keys.add(path[1] or b"")
+        if value not in seen:
             seen.add(value)
             if value[:1] != b'"' or len(value) > 4096:
                 raise Torn("its index is damaged")
@@ -78,5 +98,7 @@ def index_names(span: Span, poll: Check = never) -> Iterator[str]:
                 yield str(json.loads(value))
             except ValueError:
                 raise Torn("its index is damaged") from None
+    if keys.twice:
+        raise Torn("its index names a tensor twice")
     if not seen:
         raise Torn("its index names no file")
