@@ -19,7 +19,7 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token
 from relaytui.wire.rows import RunRow
 from relaytui.wire.state import Address
-from relaytui.wire.status import RunStatus
+from relaytui.wire.status import OrderKind, RunStatus
 
 ROW = RunRow(run_id="r1", mode="sft", status=RunStatus.RUNNING, epoch=3, created_at=NOW, updated_at=NOW)
 
@@ -57,7 +57,7 @@ async def test_an_order_carries_the_epoch_and_comes_back_with_its_number(
 ) -> None:
     commander.answers["POST", f"/api/runs/r1/{kind}"] = (200, {"run": ROW, "order_id": 7})
     async with CommanderClient(commander.endpoint) as client:
-        answer = await getattr(client, kind)("r1", expected_epoch=3, why="now")
+        answer = await client.order(OrderKind(kind), "r1", expected_epoch=3, why="now")
     assert (answer.run, answer.order_id) == (ROW, 7)
     assert parse(commander.requests[-1][3]) == {"expected_epoch": 3, "why": "now"}
 
@@ -65,7 +65,7 @@ async def test_an_order_carries_the_epoch_and_comes_back_with_its_number(
 async def test_what_is_done_at_once_has_no_order(commander: ScriptedCommander) -> None:
     commander.answers["POST", "/api/runs/r1/cancel"] = (200, {"run": ROW, "order_id": None})
     async with CommanderClient(commander.endpoint) as client:
-        assert (await client.cancel("r1", expected_epoch=3)).order_id is None
+        assert (await client.order(OrderKind.CANCEL, "r1", expected_epoch=3)).order_id is None
 
 
 async def test_a_stranger_gets_no_call(commander: ScriptedCommander) -> None:

@@ -329,7 +329,7 @@ async def test_enter_with_the_first_picture_opens_what_is_selected(commander: Sc
     async with dashboard(commander) as rig:
         assert rig.app.why_not("open") in ("nothing is here yet: still connecting", "")
         await until(lambda: rig.app.mirror.loaded, 8.0)
-        assert not rig.app._refused("open")
+        assert not rig.app.refused("open")
 
 
 async def test_a_word_lies_on_top_and_not_on_the_newest(commander: ScriptedCommander) -> None:

@@ -8,17 +8,26 @@ from typing import TypeVar
 
 import click
 
-from relaytui.cli.options import Target, decided_options, epoch_options, json_option, target_options, usage
+from relaytui.cli.options import (
+    Target,
+    decided_options,
+    epoch_options,
+    json_option,
+    target_options,
+    usage,
+    wait_option,
+)
 from relaytui.cli.output import ago, print_json
 from relaytui.cli.questions import confirmed
 from relaytui.cli.session import ask
 from relaytui.client import acts
 from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
+from relaytui.client.orders import Answer, Outcome, outcome
 from relaytui.shell.arguments import RUN_ID
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.text import clean
+from relaytui.wire.status import OrderKind
 
 T = TypeVar("T")
 
@@ -61,93 +70,83 @@ def force_acquire(
 @click.command()
 @click.argument("run_id", type=RUN_ID)
 @epoch_options
+@wait_option
 @target_options
 @json_option
-def drain(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
+def drain(
+    target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, wait: float, as_json: bool
+) -> None:
     """Let RUN_ID save, publish and release, so that the next agent goes on from there."""
     epoch = _agreed(target, run_id, "drain", lambda detail: acts.drains(detail.run), expected_epoch, yes)
-
-    async def act(client: CommanderClient) -> Ordered:
-        return await client.drain(run_id, expected_epoch=epoch, why=why)
-
-    answer = _acted(target, act)
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo(f"{run_id} is draining (order {answer.order_id})", err=True)
+    _order(target, OrderKind.DRAIN, run_id, why, epoch, wait, as_json)
 
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
 @epoch_options
+@wait_option
 @target_options
 @json_option
-def cancel(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
+def cancel(
+    target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, wait: float, as_json: bool
+) -> None:
     """End RUN_ID for good: its trainer saves and stops, and no agent gets it again.
 
     A run that is queued is cancelled at once. One that is held is cancelled once its attempt has ended, in whatever
     way; only where that reaches its last step first is it completed. `relay-tui requeue` takes a cancel back.
     """
     epoch = _agreed(target, run_id, "cancel", lambda detail: acts.cancels(detail.run), expected_epoch, yes)
-
-    async def act(client: CommanderClient) -> Ordered:
-        return await client.cancel(run_id, expected_epoch=epoch, why=why)
-
-    answer = _acted(target, act)
-    if as_json:
-        print_json(answer)
-    elif answer.order_id is None:
-        click.echo(f"{run_id} is {answer.run.status.value}", err=True)
-    else:
-        holder = clean(answer.run.holder or "its holder", 128)
-        click.echo(f"{run_id} is cancelled once {holder} has saved and stopped (order {answer.order_id})", err=True)
+    _order(target, OrderKind.CANCEL, run_id, why, epoch, wait, as_json)
 
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
 @decided_options
+@wait_option
 @target_options
 @json_option
-def save(target: Target, run_id: str, why: str, expected_epoch: int | None, as_json: bool) -> None:
+def save(target: Target, run_id: str, why: str, expected_epoch: int | None, wait: float, as_json: bool) -> None:
     """Ask for a checkpoint of RUN_ID now; training goes on.
 
-    The trainer is asked in its own way, as far as it has one; how, and the checkpoint, show in `relay-tui events`.
+    The trainer is asked in its own way, as far as it has one, and how is said; the checkpoint shows in
+    `relay-tui events`.
     """
-
-    async def act(client: CommanderClient) -> Ordered:
-        epoch = (await client.run(run_id)).run.epoch if expected_epoch is None else expected_epoch
-        return await client.save(run_id, expected_epoch=epoch, why=why)
-
-    answer = _acted(target, act)
-    if as_json:
-        print_json(answer)
-    else:
-        holder = clean(answer.run.holder or "its holder", 128)
-        click.echo(f"{holder} is asked to have {run_id} saved (order {answer.order_id})", err=True)
+    _order(target, OrderKind.SAVE, run_id, why, expected_epoch, wait, as_json)
 
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
 @decided_options
+@wait_option
 @target_options
 @json_option
-def sync(target: Target, run_id: str, why: str, expected_epoch: int | None, as_json: bool) -> None:
+def sync(target: Target, run_id: str, why: str, expected_epoch: int | None, wait: float, as_json: bool) -> None:
     """Bring RUN_ID's newest checkpoint to the Hub now; training goes on.
 
     How far that is shows in `relay-tui runs RUN_ID`, and what came of it in `relay-tui events`. A run without a
     repository (HF_REPO) refuses.
     """
+    _order(target, OrderKind.SYNC, run_id, why, expected_epoch, wait, as_json)
 
-    async def act(client: CommanderClient) -> Ordered:
-        epoch = (await client.run(run_id)).run.epoch if expected_epoch is None else expected_epoch
-        return await client.sync(run_id, expected_epoch=epoch, why=why)
 
-    answer = _acted(target, act)
+def _order(
+    target: Target, kind: OrderKind, run_id: str, why: str, epoch: int | None, wait: float, as_json: bool
+) -> None:
+    """Gives it, and says what its holder answers within `wait` seconds; RelayError where that is a refusal."""
+
+    async def act(client: CommanderClient) -> tuple[Ordered, Outcome]:
+        at = (await client.run(run_id)).run.epoch if epoch is None else epoch
+        given = await client.order(kind, run_id, expected_epoch=at, why=why)
+        return given, await outcome(client, kind, given, wait)
+
+    given, came = _acted(target, act)
     if as_json:
-        print_json(answer)
-    else:
-        holder = clean(answer.run.holder or "its holder", 128)
-        click.echo(f"{holder} is asked to sync {run_id} to the Hub (order {answer.order_id})", err=True)
+        print_json({"run": given.run, "order_id": given.order_id, "outcome": came.answer, "order": came.order})
+    if came.in_vain:
+        raise RelayError("refused", came.words, exit_code=Exit.LEASE)
+    if not as_json:
+        later = f" (order {given.order_id}); `{target.program} events {run_id}` shows it then"
+        click.echo(came.words + (later if came.answer is Answer.UNANSWERED else ""), err=True)
 
 
 @click.command()

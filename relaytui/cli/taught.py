@@ -12,7 +12,7 @@ CODES = {
     2: "arguments, environment or configuration are wrong",
     69: "no commander answers, or its port is taken",
     74: "the state folder or stdout cannot be used",
-    75: "a lease was refused or lost, or the run changed meanwhile",
+    75: "an order was refused, or the run changed meanwhile",
     77: "wrong or missing token, or a commander that did not prove who it is",
     130: "interrupted, or the answer to a question was no",
     141: "whoever read stdout went away",
@@ -45,7 +45,7 @@ TAUGHT = {
         ("relay-tui cancel my-run --why 'the loss is nan'", "relay-tui cancel my-run --expected-epoch 3 --yes"), _ACTS
     ),
     "save": Taught(("relay-tui save my-run",), _ACTS),
-    "sync": Taught(("relay-tui sync my-run",), _ACTS),
+    "sync": Taught(("relay-tui sync my-run", "relay-tui sync my-run --wait 30 --json"), _ACTS),
     "requeue": Taught(("relay-tui requeue my-run", "relay-tui requeue my-run --expected-epoch 3 --yes"), _ACTS),
     "artifacts": Taught(("relay-tui artifacts list my-run", "relay-tui artifacts fetch --help"), (0, 2)),
     "artifacts list": Taught(

@@ -7,7 +7,7 @@ from msgspec import Struct
 from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.numbers import Number
 from relaytui.wire.proof import Role
-from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, LogLine, RunRow, WorkerRow
+from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, LogLine, OrderRow, RunRow, WorkerRow
 
 
 class Health(Struct, frozen=True):
@@ -69,6 +69,10 @@ class Forced(Struct, frozen=True):
 class Ordered(Struct, frozen=True):
     run: RunRow
     order_id: int | None = None  # none: it is done, and no agent had to be asked
+
+
+class Order(Struct, frozen=True):
+    order: OrderRow
 
 
 class Requeued(Struct, frozen=True):

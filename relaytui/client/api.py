@@ -19,6 +19,7 @@ from relaytui.client.answers import (
     Forced,
     Health,
     Log,
+    Order,
     Ordered,
     Requeued,
     RunDetail,
@@ -42,6 +43,7 @@ from relaytui.wire.artifacts import (
 )
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.rows import OrderRow
 from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
 
@@ -124,25 +126,14 @@ class CommanderClient:
         body = {"expected_epoch": expected_epoch, "why": why, "pod_gone": pod_gone}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/force-acquire", body, Forced)
 
-    async def drain(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
-        """Have the holder save and release. RelayError `epoch_changed` or `not_held` where that no longer fits."""
-        return await self.order(OrderKind.DRAIN, run_id, expected_epoch, why)
-
-    async def cancel(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
-        """Have the holder save and stop for good; a queued run is cancelled at once. RelayError as `drain`."""
-        return await self.order(OrderKind.CANCEL, run_id, expected_epoch, why)
-
-    async def save(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
-        """Have the holder save now and go on. RelayError as `drain`, or `not_now` where no trainer runs."""
-        return await self.order(OrderKind.SAVE, run_id, expected_epoch, why)
-
-    async def sync(self, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
-        """Have the holder bring its newest checkpoint to the Hub now. RelayError as `save`."""
-        return await self.order(OrderKind.SYNC, run_id, expected_epoch, why)
-
-    async def order(self, kind: OrderKind, run_id: str, expected_epoch: int, why: str = "") -> Ordered:
+    async def order(self, kind: OrderKind, run_id: str, *, expected_epoch: int, why: str = "") -> Ordered:
+        """Have the holder drain, cancel, save or sync; a queued run is cancelled at once. RelayError `epoch_changed`,
+        `not_held`, or `not_now` where it does not fit. What its agent says to it: `order_row`."""
         body = {"expected_epoch": expected_epoch, "why": why}
         return await self._post(f"/api/runs/{quote(run_id, safe='')}/{kind}", body, Ordered)
+
+    async def order_row(self, run_id: str, order_id: int) -> OrderRow:
+        return (await self._get(f"/api/runs/{quote(run_id, safe='')}/orders/{order_id}", Order)).order
 
     async def requeue(self, run_id: str, *, expected_epoch: int, why: str = "") -> Requeued:
         """Queue an ended run again. RelayError `epoch_changed`, or `not_ended` where it is queued or held."""

@@ -11,27 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
 from textual.events import Event, Key, Paste
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.theme import Theme
 from textual.timer import Timer
 
 from relaytui.client.mirror import Mirror
 from relaytui.dashboard.actions import app_bindings, app_handlers
-from relaytui.dashboard.ink import TOKENS, Ink
+from relaytui.dashboard.acts import acting
 from relaytui.dashboard.keys import KeyDone, KeyQueue
+from relaytui.dashboard.looks import ThemedApp
 from relaytui.dashboard.refusals import REFUSALS
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.dashboard.session import Opened, Session, Source
-from relaytui.dashboard.themes import choose_theme, first_theme, load_themes
 from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import RunRow
-from relaytui.wire.status import OrderKind
 from relaytui.wire.text import clean
 
 PAINT_EVERY = 0.1
@@ -59,7 +57,7 @@ class DashboardResult:
     signal: int | None = None
 
 
-class DashboardApp(App[DashboardResult]):
+class DashboardApp(ThemedApp[DashboardResult]):
     TITLE = "relay"
     CSS_PATH = Path(__file__).with_name("dashboard.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [*app_bindings()]
@@ -77,72 +75,21 @@ class DashboardApp(App[DashboardResult]):
         on_crash: Callable[[BaseException], str] | None = None,
         plain: bool = False,
     ) -> None:
-        """`plain`: no colours at all (NO_COLOR); states are read from glyph, word, bold and reverse. `program`: how
-        hints call `relay-tui` so that it means this commander; None in a demo, where nothing is left to start."""
-        super().__init__(ansi_color=True if plain else None)
+        """`program`: how hints call `relay-tui` so that it means this commander; None in a demo, where nothing is left
+        to start."""
+        super().__init__(theme=theme, plain=plain)
         self.title = title
         self.mirror = Mirror(clock)
         self.program = program
         self.session = Session(source, self.mirror, self.changed, actor=actor)
         self.session.on_opened = self._opened
-        self._plain = plain
         self._on_crash = on_crash
         self._tasks: set[asyncio.Task[Any]] = set()
         self._paint_timer: Timer | None = None
         self._painted_at = 0.0
         self._quitting = False
         self._keys = KeyQueue(self, super().on_event)
-        self._wanted_theme = theme
-        self._theme_problems: list[str] = []
         self._unsaid = deque[tuple[str, SeverityLevel]](maxlen=MAX_UNSAID)
-        self._begin_with_theme(first_theme(theme))
-        self.ink = self._make_ink()
-
-    # -- looks ----------------------------------------------------------------------------------------------------
-
-    def _begin_with_theme(self, theme: Theme | None) -> None:
-        if theme is None:
-            self._load_themes()
-        elif theme.ansi:  # changes how colours are sent: Textual's own, slower way
-            self.register_theme(theme)
-            self.theme = theme.name
-        else:
-            # Set before anything is drawn, so that the style sheet is parsed once and not twice.
-            self.register_theme(theme)
-            self.set_reactive(App.theme, theme.name)
-            self.set_class(theme.dark, "-dark-mode", update=False)
-            self.set_class(not theme.dark, "-light-mode", update=False)
-            self.stylesheet.set_variables(self.get_css_variables())
-
-    def _load_themes(self) -> None:
-        """All themes, for the palette; Textual's own leave. Those that are broken are told about."""
-        found = load_themes()
-        for name in list(self.available_themes):
-            if name not in found.themes and name != self.theme:
-                self.unregister_theme(name)
-        for theme in found.themes.values():
-            self.register_theme(theme)
-        if self.theme not in found.themes:
-            before = self.theme
-            self.theme = choose_theme(self._wanted_theme, found.themes)
-            self.unregister_theme(before)
-        if self._wanted_theme is not None and self._wanted_theme not in found.themes:
-            known = ", ".join(sorted(found.themes))
-            found.problems.append(f"no theme is called {clean(self._wanted_theme, 40)!r} (known: {known})")
-        self._theme_problems = found.problems
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return {name: value for name, value in TOKENS.items() if not value.startswith("$")}
-
-    def _make_ink(self) -> Ink:
-        return Ink(self.get_css_variables(), plain=self._plain or self.current_theme.ansi)
-
-    def _theme_changed(self, _: object) -> None:
-        self.ink = self._make_ink()
-        for screen in self.screen_stack:
-            for widget in screen.query("*"):
-                widget.notify_style_update()
-                widget.refresh()
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +105,6 @@ class DashboardApp(App[DashboardResult]):
         return HomeScreen()
 
     def on_mount(self) -> None:
-        self.theme_changed_signal.subscribe(self, self._theme_changed)
         self.set_interval(TICK, self.paint_now)
 
     def on_ready(self) -> None:
@@ -166,8 +112,7 @@ class DashboardApp(App[DashboardResult]):
         self.call_after_refresh(self.set_timer, BEGIN_AFTER, self._begin)
 
     def _begin(self) -> None:
-        self._load_themes()
-        for problem in self._theme_problems:
+        for problem in self.load_themes():
             self.say(problem, severity="warning")
         self.spawn(self._run_session())
 
@@ -293,7 +238,7 @@ class DashboardApp(App[DashboardResult]):
         screen = self._relay_screen()
         return screen is not None and bool(known.where & screen.places())
 
-    def _refused(self, action_id: str) -> bool:
+    def refused(self, action_id: str) -> bool:
         if self.target() is None:
             self.paint_now()  # the first picture may be here and not yet on the screen
         why = self.why_not(action_id)
@@ -301,11 +246,14 @@ class DashboardApp(App[DashboardResult]):
             self.say(why, severity="warning")
         return bool(why)
 
-    def action_open_run(self) -> None:
-        from relaytui.dashboard.screens.run import RunScreen
-
-        if not self._refused("open") and (row := self.target()) is not None:
-            self.push_screen(RunScreen(row.run_id))
+    action_open_run = acting("open")
+    action_drain = acting("drain")
+    action_save_now = acting("save")
+    action_sync_now = acting("sync")
+    action_cancel_run = acting("cancel")
+    action_force_acquire = acting("force-acquire")
+    action_requeue = acting("requeue")
+    action_copy_id = acting("copy")
 
     def action_go_back(self) -> None:
         screen = self._relay_screen()
@@ -335,53 +283,6 @@ class DashboardApp(App[DashboardResult]):
 
         if isinstance(self.screen, RunScreen):
             self.screen.next_view()
-
-    def action_drain(self) -> None:
-        from relaytui.dashboard.screens.asking import DrainDialog
-
-        if not self._refused("drain") and (row := self.target()) is not None:
-            self.push_screen(DrainDialog(row))
-
-    def action_cancel_run(self) -> None:
-        from relaytui.dashboard.screens.asking import CancelDialog
-
-        if not self._refused("cancel") and (row := self.target()) is not None:
-            self.push_screen(CancelDialog(row))
-
-    def action_save_now(self) -> None:
-        if not self._refused("save") and (row := self.target()) is not None:
-            self.spawn(self._ask(row, OrderKind.SAVE, "is asked for a checkpoint now"))
-
-    def action_sync_now(self) -> None:
-        if not self._refused("sync") and (row := self.target()) is not None:
-            self.spawn(self._ask(row, OrderKind.SYNC, "is asked to sync to the Hub now"))
-
-    async def _ask(self, row: RunRow, kind: OrderKind, asked: str) -> None:
-        """An order that costs nothing, and is not asked about."""
-        try:
-            client = await self.session.client()
-            await client.order(kind, row.run_id, row.epoch)
-        except RelayError as error:
-            self.say(f"{row.run_id} is not asked to {kind}: {error}", severity="warning")
-        else:
-            self.say(f"{row.run_id}: {row.holder or 'its holder'} {asked}; training goes on")
-
-    def action_force_acquire(self) -> None:
-        from relaytui.dashboard.screens.asking import ForceDialog
-
-        if not self._refused("force-acquire") and (row := self.target()) is not None:
-            self.push_screen(ForceDialog(row))
-
-    def action_requeue(self) -> None:
-        from relaytui.dashboard.screens.asking import RequeueDialog
-
-        if not self._refused("requeue") and (row := self.target()) is not None:
-            self.push_screen(RequeueDialog(row))
-
-    def action_copy_id(self) -> None:
-        if not self._refused("copy") and (row := self.target()) is not None:
-            self.copy_to_clipboard(row.run_id)
-            self.say(f"{row.run_id} sent to the terminal's clipboard")
 
     def action_help(self) -> None:
         from relaytui.dashboard.screens.help import HelpScreen

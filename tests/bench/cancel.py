@@ -15,6 +15,7 @@ from pathlib import Path
 
 from relaytui.client.api import CommanderClient
 from relaytui.wire.feed import Lines, ServerFeed
+from relaytui.wire.status import OrderKind
 from tests.bench.children import REPOSITORY, BenchError
 from tests.bench.commander_process import Commander, agent, commander
 from tests.bench.line import subscribed
@@ -89,7 +90,7 @@ async def cancelled(folder: Path, serving: Commander, run_id: str) -> Figures:
                 async with CommanderClient(serving.endpoint, actor="bench") as client:
                     await client.run(run_id)  # the commander has proven itself
                     ordered = time.monotonic()
-                    await client.cancel(run_id, expected_epoch=1)
+                    await client.order(OrderKind.CANCEL, run_id, expected_epoch=1)
                     gone = await asyncio.to_thread(gone_at, end)
                 await asyncio.to_thread(process.wait, PATIENCE)
     return {"seconds": gone - ordered, "grace": GRACE}

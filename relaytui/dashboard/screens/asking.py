@@ -6,10 +6,12 @@ from textual.app import ComposeResult
 from textual.widgets import Checkbox, Input
 
 from relaytui.client.acts import cancels, drains, forces, lease_left, requeues
+from relaytui.dashboard.acts import follow
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.dialogs import RunDialog, Tick, paragraphs
 from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
+from relaytui.wire.status import OrderKind
 
 LONGEST_TYPED = 24
 """A longer name than this is not asked to be typed; the word `force` is."""
@@ -24,7 +26,8 @@ class DrainDialog(RunDialog):
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()
-        await client.drain(self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        given = await client.order(OrderKind.DRAIN, self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        self.relay.spawn(follow(self.relay, OrderKind.DRAIN, given))
         return f"{self.row.run_id}: drain ordered"
 
 
@@ -38,8 +41,9 @@ class CancelDialog(RunDialog):
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()
-        answer = await client.cancel(self.row.run_id, expected_epoch=self.row.epoch, why=why)
-        done = "cancelled" if answer.order_id is None else "cancel ordered; it saves and stops"
+        given = await client.order(OrderKind.CANCEL, self.row.run_id, expected_epoch=self.row.epoch, why=why)
+        self.relay.spawn(follow(self.relay, OrderKind.CANCEL, given))
+        done = "cancelled" if given.order_id is None else "cancel ordered; it saves and stops"
         return f"{self.row.run_id}: {done}"
 
 
@@ -114,3 +118,12 @@ class ForceDialog(RunDialog):
             self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
         )
         return f"{self.row.run_id}: taken at epoch {answer.epoch}; the next agent that asks gets it"
+
+
+DIALOGS: dict[str, type[RunDialog]] = {
+    "drain": DrainDialog,
+    "cancel": CancelDialog,
+    "force-acquire": ForceDialog,
+    "requeue": RequeueDialog,
+}
+"""By the id of the act."""
