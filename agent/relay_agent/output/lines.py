@@ -130,14 +130,15 @@ class Lines:
         self._end(lots)
         block, end, rest = rest.rpartition(b"\n")
         if end:
-            text = block.decode("utf-8", "replace")
-            lines = text.split("\n")
-            if are_long(lines):
+            lines = block.decode("utf-8", "replace").split("\n")
+            if are_clean(lines):
+                lots.append(Lot(lines, shown=True, whole=True))
+            elif not are_long(lines):
+                lots.append(Lot([clean(line) for line in lines], shown=True, whole=True))
+            else:
                 for line in block.split(b"\n"):
                     self._add(line)
                     self._end(lots)
-            else:
-                lots.append(Lot(lines if are_clean(lines) else [clean(line) for line in lines], shown=True, whole=True))
         self._add(rest)
 
     def _add(self, data: bytes) -> None:
@@ -226,4 +227,4 @@ class Lines:
 
 def _moves(data: bytes) -> bool:
     """Whether anything in it but the ends of lines is a sign."""
-    return b"\r" in data or b"\x08" in data or (b"\x1b[" in data and _UP.search(data) is not None)
+    return b"\r" in data or b"\x08" in data or (b"\x1b" in data and _UP.search(data) is not None)
