@@ -151,6 +151,15 @@ def test_a_form_that_is_known_is_read_as_its_shape_would() -> None:
     assert read_off > 300
 
 
+def test_a_number_that_is_none_spoils_no_form() -> None:
+    """The digits of a form that is believed can also say infinity, a fraction, or more than there are steps."""
+    for line in ('{"step": 0e000, "loss": 0}', "step 5 max_steps=1e-0 loss 2", "step 123456789012345678 loss 0"):
+        forms = Forms()
+        for digit in "0123456789":
+            other = line.replace("0", digit)
+            assert str(forms.known(other) or forms.read(other)) == str(read(other))
+
+
 def test_every_line_of_the_corpus_ends_where_it_ends() -> None:
     """All of it as one stream, cut at random, is what its lines are one by one."""
     data = "\n".join(TEXTS).encode() + b"\n"

@@ -17,6 +17,7 @@ from relay_agent.reading.sight import (
     named,
     number,
     pairs,
+    whole,
 )
 
 _WORD = r"(?:global[_ ]?step|train(?:ing)?[_ ]?step|steps?|iter(?:ation)?s?)"
@@ -24,6 +25,11 @@ _COUNT = r"\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,16}"
 _N = rf"(?P<step>{_COUNT})(?:\s{{0,8}}(?:/|of)\s{{0,8}}(?P<total>{_COUNT}))?"
 _EPOCH = r"\[?epoch\s{0,4}[:=]?\s{0,4}\[?(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<of>\d{1,9}))?\]?(?P<part>\.\d{1,6})?"
 _STEP = re.compile(rf"(?P<word>{_WORD})\s{{0,8}}[=:#]?\s{{0,8}}\[?\s{{0,8}}{_N}(?![\w.]*\w)\]?", re.IGNORECASE)
+_LAST_STEP = re.compile(
+    rf"(?P<pair>max_(?:steps?|iter(?:ation)?s?)\s?[=:]\s?(?:{_COUNT}))\s{{0,4}}(?P<sign>[,;|]?)\s{{1,4}}", re.IGNORECASE
+)
+_LAST_STEPS = ("max_steps", "max_step", "max_iters", "max_iterations")
+"""Fields that are a total: unlike `total_steps`, which some count up, they can be nothing else."""
 _GLUED = re.compile(rf"(?:(?<=[^\sA-Za-z_/\-])|(?<=[\])>:|][ ])){_STEP.pattern}", re.IGNORECASE)
 """What another writer left in the midst of somebody's line."""
 _LED = re.compile(
@@ -55,7 +61,10 @@ _LOOSE = re.compile(rf"\s*[A-Za-z][\w/.\-]{{0,40}}\s+{PLAIN}(?![\w.:]|/\d)", re.
 
 
 def at_start(text: str) -> Sight | None:
-    """Of a line that begins with it. Where several writers share a pipe, the last one that is whole."""
+    """Of a line that begins with it, or with the last one there will be. Where several writers share a pipe, the last
+    one that is whole."""
+    if last := _LAST_STEP.match(text):
+        text = f"{text[last.end() :]}{last['sign']} {last['pair']}"
     head = _STEP.match(text)
     if head is not None:
         return _last(text, head)
@@ -108,6 +117,8 @@ def _sight(head: re.Match[str], rest: str, within: Epoch | None = None) -> Sight
         return None
     if within is not None and total is None:
         within = None
+    if total is None and (name := next((name for name in _LAST_STEPS if name in metrics), None)):
+        total = whole(metrics.pop(name), 1)
     return Sight(int(step), None if total is None else int(total), metrics, within)
 
 

@@ -37,23 +37,12 @@ class Reader:
         self._stepped = False
 
     def worthy(self, lines: Sequence[str]) -> Iterator[str]:
-        """Those of some lines that `see` may understand, few as a rule. Ask for the next one once it has seen the last:
-        which they are depends on what it has seen."""
+        """Those of some lines that `see` may understand: few as a rule. Ask for the next one once it has seen the last:
+        while it waits for some line, any other counts."""
         rest = iter(lines)
         few = shapes.worthy(rest, shapes.words_in(lines))
-        while True:
-            every = self._takes_any
-            for text in rest if every else few:
-                yield text
-                if self._takes_any is not every:
-                    break
-            else:
-                return
-
-    @property
-    def _takes_any(self) -> bool:
-        """Whether any line may say something, or is one that is waited for no longer."""
-        return bool(self._patterns or self._awaited) or self._table.begun
+        while (text := next(rest if self._patterns or self._awaited or self._table.names else few, None)) is not None:
+            yield text
 
     def see(self, text: str, nested: bool = False) -> Sight | None:
         """What is known with this line. A sight without step goes with the step that the trainer is at."""
@@ -87,7 +76,7 @@ class Reader:
             return sight
         if (sight := self._forms.read(text)) is not None:
             return sight
-        if self._table.begun and (sight := self._table.row(body(text))) is not None:
+        if self._table.names and (sight := self._table.row(body(text))) is not None:
             return sight
         if ("tep" in text or "ter" in text) and not _DIGIT.search(text) and self._table.head(body(text)):
             return None

@@ -22,14 +22,11 @@ class Table:
     """The table that a trainer prints, if it prints one."""
 
     def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
+        """Of its columns, once there is one."""
         self._by = ""
         self._step = 0
         self._others = 0
-
-    @property
-    def begun(self) -> bool:
-        return bool(self._names)
 
     def head(self, text: str) -> bool:
         """Whether it is a heading."""
@@ -39,23 +36,23 @@ class Table:
             lower = [cell.lower() for cell in cells]
             step = next((at for at, name in enumerate(lower) if name in _STEPS), None)
             if step is not None and any(map(_KNOWN.fullmatch, lower)):
-                self._names, self._by, self._step, self._others = tuple(cells), by, step, 0
+                self.names, self._by, self._step, self._others = tuple(cells), by, step, 0
                 return True
         return False
 
     def row(self, text: str) -> Sight | None:
         cells = _cells(text, self._by)
-        if len(cells) != len(self._names) or not _VALUE.fullmatch(cells[self._step]):
+        if len(cells) != len(self.names) or not _VALUE.fullmatch(cells[self._step]):
             self._others += 1
             if self._others > MAX_OTHER:
-                self._names = ()
+                self.names = ()
             return None
         step = number(cells[self._step])
         if step != step or not 0 <= step <= MAX_STEP or step != int(step):
             return None
         metrics = named(
             (name, number(cell))
-            for at, (name, cell) in enumerate(zip(self._names, cells, strict=True))
+            for at, (name, cell) in enumerate(zip(self.names, cells, strict=True))
             if at != self._step and _VALUE.fullmatch(cell)
         )
         if not metrics or (evaluated(metrics) and "loss" not in metrics):
