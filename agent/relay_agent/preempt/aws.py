@@ -7,6 +7,8 @@ that a PUT hands out; from inside a container that PUT needs a hop limit of 2 or
 
 from __future__ import annotations
 
+import re
+
 from relay_agent.preempt.metadata import Answer, Metadata, Unanswered
 from relay_agent.preempt.notice import Notice, Surroundings, moment
 from relaytui.wire.codec import decode
@@ -16,6 +18,7 @@ TOKEN = "/latest/api/token"  # noqa: S105 - where one is got
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 TOKEN_SECONDS = "21600"  # noqa: S105
+TOKENS = re.compile(r"[!-~]{1,1024}")
 ACTIONS = ("terminate", "stop", "hibernate")
 
 
@@ -53,7 +56,7 @@ class Aws:
     async def _new_token(self) -> str:
         headers = {"X-aws-ec2-metadata-token-ttl-seconds": TOKEN_SECONDS}
         answer = await self._metadata.ask(TOKEN, headers, put=True)
-        if answer.status != 200 or not answer.text.isascii() or not answer.text.isprintable():
+        if answer.status != 200 or not TOKENS.fullmatch(answer.text):
             raise Unanswered(f"HTTP {answer.status} instead of a token")
         return answer.text
 

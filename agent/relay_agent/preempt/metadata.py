@@ -13,6 +13,7 @@ ADDRESS = "http://169.254.169.254"
 TIMEOUT = 2.0
 """Seconds for an answer that is there or is not."""
 MAX_ANSWER = 64 << 10
+"""Bytes of one that are read; what follows is somebody else's."""
 
 
 class Unanswered(Exception):  # noqa: N818 - what happened, not whose mistake it was
@@ -41,13 +42,19 @@ class Metadata:
 
         if self._session is None:
             # trust_env stays off: a token for this service is nothing to hand to a proxy
-            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(
+                cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, headers={"Accept-Encoding": "identity"}
+            )
         timeout = aiohttp.ClientTimeout(total=patience, connect=min(patience, TIMEOUT))
         try:
             async with self._session.request(
                 "PUT" if put else "GET", self._address + path, headers=headers, timeout=timeout, allow_redirects=False
             ) as answer:
-                body = await answer.content.read(MAX_ANSWER)
+                if answer.headers.get("Content-Encoding", "identity") != "identity":
+                    raise Unanswered("something packed, which nobody asked for")
+                body = bytearray()
+                while more := await answer.content.read(MAX_ANSWER - len(body)):  # of what has come; more may follow
+                    body += more
                 return Answer(answer.status, answer.headers, body.decode(errors="replace").strip())
         except TimeoutError:
             raise Unanswered("no answer in time") from None
