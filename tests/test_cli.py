@@ -186,7 +186,7 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         commander.stop()
 
 
-@pytest.mark.parametrize("command", [("runs",), ("log",), ("events", "--run")])
+@pytest.mark.parametrize("command", [("runs",), ("log",), ("events",), ("events", "--run"), ("artifacts", "list"), ("save",), ("drain",)])
 def test_an_unknown_run_is_one_line(served: Served, command: tuple[str, ...]) -> None:
     done = relay(*command, "nothing", "--state", served.state)
     assert done.returncode == 1
@@ -214,7 +214,7 @@ def test_drain_and_force_ask_first_and_hold_to_the_epoch(served: Served) -> None
     assert json.loads(forced.stdout)["epoch"] == 2
     (run,) = json.loads(relay("runs", *state, "--json").stdout)["runs"]
     assert run["status"] == "queued"
-    events = json.loads(relay("events", "--run", "tiny", *state, "--json").stdout)["events"]
+    events = json.loads(relay("events", "tiny", *state, "--json").stdout)["events"]
     assert any("going home" in json.dumps(event) for event in events)
 
 

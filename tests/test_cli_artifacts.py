@@ -103,7 +103,8 @@ def test_a_checkpoints_archive_is_unpacked(artifacts: Artifacts, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("list", "nobody"), 0, "no artifacts yet"),
+        (("list", "nobody"), 1, "no run nobody"),
+        (("list", "nobody", "--json"), 1, "no run nobody"),
         (("attach", "nobody", "FILE"), 1, "no run nobody"),
         (("attach", "tiny", "LARGE"), 1, "no room for 2 MB more"),
         (("attach", "tiny", "FIFO"), 2, "is no plain file"),

@@ -86,7 +86,7 @@ def test_one_run_says_where_it_is_and_when_it_ends(
     assert facts["step"] == "123456/6000000 (2%), 12.3/s, ETA 5d12h"
     assert facts["loss"] == "2.346, 10.5 at first"
     assert facts["why"] == "why not"
-    assert facts["checkpoint"] == "step_00123000, 3 kept of 40 published"
+    assert facts["checkpoint"] == "step_00123000; 40 published, 37 pruned"
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -139,3 +139,14 @@ def test_events_fit_into_a_narrow_terminal_whole(
     assert max(map(len, lines)) <= 80
     assert all(f"word{n}" in " ".join(lines).split() for n in range(30))
     assert "pod-a" in lines[1]  # who
+
+
+def test_a_token_goes_on_in_the_next_line_whole_and_one_that_is_too_long_where_its_parts_end() -> None:
+    columns = (Column("NAME"), Column("WHAT", least=24))
+    said = "kept step_00000100.e00000003 of /mnt/relay/runs/my-run/ckpt/step_00000100.e00000003 漢漢漢漢漢漢漢漢"
+    lines = list(laid_out(columns, [("a", said)], 30))
+    assert max(map(cell_len, lines)) <= 30
+    assert [line[6:] for line in lines[1:]] == [
+        "kept", "step_00000100.e00000003", "of", "/mnt/relay/runs/my-run/", "ckpt/", "step_00000100.e00000003",
+        "漢漢漢漢漢漢漢漢",
+    ]  # fmt: skip

@@ -11,7 +11,8 @@ from textual.app import App, ComposeResult
 from relaytui.client.curve import Curve, Line
 from relaytui.client.logbuffer import LogBuffer
 from relaytui.client.mirror import Mirror
-from relaytui.dashboard.format import age, bar, count, duration, eta, number, percent, rate, size, steps
+from relaytui.client.words import remaining
+from relaytui.dashboard.format import age, bar, count, duration, number, per_second, percent, size, steps
 from relaytui.dashboard.ink import Ink, Piece
 from relaytui.dashboard.screens.facts import event_lines, peek_lines
 from relaytui.dashboard.screens.lists import RUN_COLUMNS, run_item
@@ -361,8 +362,8 @@ def test_numbers_as_people_read_them() -> None:
         "12346",
         "1.0e-07",
     ]
-    assert [rate(r) for r in (None, 12.42, 0.45, 0.001, 1_234.0)] == ["–", "12.4/s", "27/m", "3.6/h", "1234/s"]
-    assert (eta(340, 400, 12.0), eta(1, None, 1.0), eta(1, 10, 0.0)) == ("0:05", "–", "–")
+    assert [per_second(r) for r in (None, 12.42, 0.45, 0.001, 1_234.0)] == ["–", "12.4/s", "27/m", "3.6/h", "1234/s"]
+    assert [remaining(*each) for each in ((340, 400, 12.0), (1, None, 1.0), (1, 10, 0.0))] == [5.0, None, None]
     assert (steps(340, 400), steps(12, None), steps(1_240_000, 9_000_000)) == ("340/400", "12", "1.24M/9M")
     assert (percent(399, 400), percent(400, 400), percent(5, None)) == ("99%", "100%", "")
     assert [size(b) for b in (12, 41_200, 7_000_000_000)] == ["12 B", "41.2 kB", "7 GB"]

@@ -88,7 +88,14 @@ def list_(target: Target, run_id: str | None, as_json: bool) -> None:
 
     STATE: `final` is what a run ended with; `damaged` is not what it was, and is not given out.
     """
-    answer = ask(target, lambda client: client.artifacts(run_id))
+
+    async def question(client: CommanderClient) -> Artifacts:
+        answer = await client.artifacts(run_id)
+        if run_id is not None and not answer.artifacts:
+            await client.run(run_id)  # none of it, or no such run
+        return answer
+
+    answer = ask(target, question)
     if as_json:
         print_json(answer)
         return

@@ -18,7 +18,7 @@ COMMANDS = {
     "status": ("relaytui.cli.show", "status", "Is a commander running, and how is everything?"),
     "runs": ("relaytui.cli.show", "runs", "List runs; with RUN_ID, one run's attempts and checkpoints."),
     "workers": ("relaytui.cli.show", "workers", "List workers."),
-    "events": ("relaytui.cli.show", "events", "Who did what to what, when."),
+    "events": ("relaytui.cli.show", "events", "Who did what to what, when; with RUN_ID, of one run."),
     "log": ("relaytui.cli.show", "log", "What a run's trainer printed."),
     "force-acquire": ("relaytui.cli.act", "force_acquire", "Take a run away from its holder."),
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),

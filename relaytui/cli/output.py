@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -20,6 +19,7 @@ from relaytui.wire.numbers import Number
 from relaytui.wire.text import clean
 
 GAP = "  "
+BREAKS = "/,;="
 
 
 def print_json(value: Any) -> None:
@@ -79,7 +79,20 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
 
 
 def _folded(text: str, width: int) -> list[str]:
-    return [text] if cell_len(text) <= width else textwrap.wrap(text, max(1, width))
+    """Onto lines of at most `width` cells. Names and numbers stay whole; what is wider than a line goes on after one
+    of `BREAKS`, or where it has to."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        while cell_len(word) > width:
+            at = max(1, next(at for at in range(len(word), 0, -1) if at == 1 or cell_len(word[:at]) <= width))
+            at = max((word.rfind(mark, 1, at) + 1 for mark in BREAKS), default=0) or at
+            lines.append(word[:at])
+            word = word[at:]
+        lines.append(word)
+    return [line for line in lines if line] or [""]
 
 
 def terminal_width() -> int | None:

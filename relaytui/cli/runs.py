@@ -9,7 +9,7 @@ import click
 from relaytui.cli.output import Column, ago, laid_out, number, print_table, terminal_width
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import hub_sign, transfer_lines
-from relaytui.client.words import duration, remaining, stalled
+from relaytui.client.words import duration, kept, last_step_made, rate_now, stalled, time_left
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
 
@@ -68,11 +68,12 @@ def _lease(run: RunRow, now: float) -> str:
 
 
 def _rate(run: RunRow) -> str:
-    return "" if run.rate is None or not run.status.active else f"{run.rate:.3g}/s"
+    rate = rate_now(run)
+    return "" if rate is None else f"{rate:.3g}/s"
 
 
 def _eta(run: RunRow) -> str:
-    left = remaining(run.step, run.total, run.rate) if run.status.active else None
+    left = time_left(run)
     return "" if left is None else duration(left)
 
 
@@ -92,14 +93,14 @@ def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
         yield "why", run.message
     share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
     pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)
-    yield "step", _step(run) + share + pace
+    yield "step", _step(run) + share + pace + (", last step made" if last_step_made(run) else "")
     if run.loss is not None:
         yield "loss", number(run.loss) + (f", {number(run.first_loss)} at first" if run.first_loss is not None else "")
     for name, value in (("reward", run.reward), ("lr", run.lr)):
         if value is not None:
             yield name, number(value)
     if run.newest_checkpoint:
-        yield "checkpoint", f"{run.newest_checkpoint}, {run.checkpoints} kept of {run.published} published"
+        yield "checkpoint", f"{run.newest_checkpoint}; {kept(run)}"
     for at, line in enumerate(transfer_lines(run, now)):
         yield "" if at else "transfers", ", ".join("".join(word.text for word in group) for group in line)
     if reported := _reported(run, now):

@@ -123,13 +123,17 @@ EVENT_COLUMNS = (
 
 
 @click.command()
-@click.option("--run", type=RUN_ID, metavar="RUN_ID", help="Only events of this run.")
+@click.argument("run_id", type=RUN_ID, required=False)
+@click.option("--run", "run_before", type=RUN_ID, hidden=True, help="RUN_ID, as it was said before.")
 @click.option("--after", type=COUNT, help="Only events with a higher id; for programs that follow.")
 @click.option("--limit", type=click.IntRange(1, 5000), default=100, show_default=True)
 @target_options
 @json_option
-def events(target: Target, run: str | None, after: int | None, limit: int, as_json: bool) -> None:
-    """Who did what to what, when; oldest first."""
+def events(
+    target: Target, run_id: str | None, run_before: str | None, after: int | None, limit: int, as_json: bool
+) -> None:
+    """Who did what to what, when; oldest first. With RUN_ID, of one run."""
+    run = run_id or run_before
 
     async def question(client: CommanderClient) -> Events:
         answer = await client.events(run=run, after=after, limit=limit)
@@ -178,7 +182,7 @@ def log(target: Target, run_id: str, epoch: int | None, limit: int, as_json: boo
     first = answer.lines[0] if answer.lines else None
     if first is not None and first.n > 1 and len(answer.lines) < limit:
         before = f"lines before number {first.n:,} of attempt {first.epoch} are not here"
-        click.echo(f"{before}; where they gave way `relay-tui events --run {run_id}` says so", err=True)
+        click.echo(f"{before}; where they gave way `relay-tui events {run_id}` says so", err=True)
 
 
 def _when(at: float, now: float) -> str:

@@ -35,7 +35,7 @@ TAUGHT = {
     "status": Taught(("relay-tui status", "relay-tui status --json | jq .runs"), _LOOKS),
     "runs": Taught(("relay-tui runs", "relay-tui runs my-run", "relay-tui runs --json | jq '.runs[].run_id'"), _LOOKS),
     "workers": Taught(("relay-tui workers", "relay-tui --connect https://relay.example.org workers"), _LOOKS),
-    "events": Taught(("relay-tui events --run my-run", "relay-tui events --after 1200 --json"), _LOOKS),
+    "events": Taught(("relay-tui events my-run", "relay-tui events --after 1200 --json"), _LOOKS),
     "log": Taught(("relay-tui log my-run --lines 1000", "relay-tui log my-run --epoch 2 | grep -i error"), _LOOKS),
     "force-acquire": Taught(
         ("relay-tui force-acquire my-run --why 'its pod hangs'", "relay-tui force-acquire my-run --pod-gone"), _ACTS

@@ -6,6 +6,7 @@ import math
 import re
 
 from relaytui.wire.rows import EventRow, RunRow
+from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean
 
 SENTENCES = {
@@ -17,12 +18,13 @@ SENTENCES = {
 }
 """Of kinds whose message is a bare name. Others say a sentence by themselves."""
 SAID_OTHERWISE = frozenset({"bytes", "worker"})
+_HASH = re.compile(r"(?<![0-9A-Za-z])([0-9a-f]{12})(?:[0-9a-f]{52}|[0-9a-f]{28})(?![0-9A-Za-z])")
 NOTHING = frozenset({"", "0", "no"})
 
 
 def sentence(event: EventRow) -> str:
     """What happened, for people; of its data what belongs there."""
-    message = clean(event.message, 1_000)
+    message = short_hashes(clean(event.message, 1_000))
     said = SENTENCES.get(event.kind)
     if said is not None and message not in ("connected", "disconnected"):
         message = said.format(message=message)
@@ -36,14 +38,19 @@ def details(event: EventRow) -> list[str]:
     """`name value` of the data that the sentence does not say already."""
     said = f"{sentence(event)} {event.kind}"
     return [
-        clean(f"{name.replace('_', ' ')} {value}", 200)
+        short_hashes(clean(f"{name.replace('_', ' ')} {value}", 200))
         for name, value in event.data.items()
         if name not in SAID_OTHERWISE and value not in NOTHING and not _holds(said, value)
     ]
 
 
 def _holds(text: str, value: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+    return re.search(rf"(?<!\w){re.escape(short_hashes(value))}(?!\w)", text) is not None
+
+
+def short_hashes(text: str) -> str:
+    """Of hashes, and of revisions, the first twelve digits: as much as a person compares."""
+    return _HASH.sub(r"\1", text)
 
 
 def stalled(run: RunRow, now: float) -> str:
@@ -100,6 +107,28 @@ def remaining(step: int, total: int | None, per_second: float | None) -> float |
         return None
     left = (total - step) / per_second
     return None if left < 0 or left > 10**9 else left
+
+
+def rate_now(run: RunRow) -> float | None:
+    """Steps per second; None where it makes none: not trained, stalled, or at its last step already."""
+    at_work = run.status in (RunStatus.RUNNING, RunStatus.DRAINING) and run.stalled_at is None
+    return run.rate if at_work and not last_step_made(run) else None
+
+
+def time_left(run: RunRow) -> float | None:
+    """Seconds to its last step, of a run that is on its way there: one that drains stops before."""
+    return None if run.status is RunStatus.DRAINING else remaining(run.step, run.total, rate_now(run))
+
+
+def last_step_made(run: RunRow) -> bool:
+    """Whether an agent still has a run that has made all its steps: it saves, sends or ends."""
+    return run.status.active and bool(run.total) and run.step >= (run.total or 0)
+
+
+def kept(run: RunRow) -> str:
+    """`7 published, 2 pruned`: that the others are on the volume of now is nobody's word, as a run may move."""
+    pruned = run.published - run.checkpoints
+    return f"{count(run.published)} published" + (f", {count(pruned)} pruned" if pruned > 0 else "")
 
 
 def size(value: int) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 
-from relaytui.client.words import age, ago, count, duration, remaining, size
+from relaytui.client.words import age, ago, count, duration, size
 from relaytui.dashboard.ink import Piece
 from relaytui.wire.numbers import Number, unpack
 
 __all__ = [
-    "DASH", "age", "ago", "bar", "clock_time", "count", "duration", "eta", "number", "number_piece", "percent", "rate",
+    "DASH", "age", "ago", "bar", "clock_time", "count", "duration", "number", "number_piece", "per_second", "percent",
     "size", "steps",
 ]  # fmt: skip
 
@@ -57,21 +57,17 @@ def steps(step: int, total: int | None) -> str:
     return count(step) if step else DASH  # nothing was heard of any yet
 
 
-def rate(per_second: float | None) -> str:
-    if per_second is None or not math.isfinite(per_second) or per_second < 0:
+def per_second(rate: float | None) -> str:
+    """`12.4/s`, `27/m`, `3/h`"""
+    if rate is None or not math.isfinite(rate) or rate < 0:
         return DASH
-    if per_second == 0:
+    if rate == 0:
         return "0/s"
     for span, unit in ((1, "s"), (60, "m"), (3_600, "h")):
-        scaled = per_second * span
+        scaled = rate * span
         if scaled >= 1 or unit == "h":
             return f"{scaled:.0f}/{unit}" if scaled >= 100 else f"{scaled:.3g}/{unit}"
     return DASH
-
-
-def eta(step: int, total: int | None, per_second: float | None) -> str:
-    left = remaining(step, total, per_second)
-    return DASH if left is None else duration(left)
 
 
 def bar(step: int, total: int | None, width: int) -> tuple[Piece, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, transfer_lines
-from relaytui.client.words import details, sentence, stalled
-from relaytui.dashboard.format import ago, bar, eta, number_piece, percent, rate, steps
+from relaytui.client.words import details, kept, last_step_made, rate_now, sentence, stalled, time_left
+from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
 from relaytui.dashboard.glyphs import event_ink, run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.lists import lease_piece
@@ -78,15 +78,14 @@ def reported(row: RunRow, now: float) -> list[Piece]:
 
 
 def pace(row: RunRow) -> list[list[Piece]]:
-    moving = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
+    rate, left = rate_now(row), time_left(row)
     if not row.step and row.total is None:  # a bare 0 would be read as a number of something
         return [[Piece("no step yet" if not row.status.ended else "no step was made", "muted")]]
     return [
         [Piece(steps(row.step, row.total), "strong"), Piece(f"  {percent(row.step, row.total)}")],
-        [Piece(rate(row.rate))] if moving and row.rate is not None else [],
-        [Piece("eta ", "muted"), Piece(eta(row.step, row.total, row.rate))]
-        if moving and row.total is not None and row.rate
-        else [],
+        [Piece(per_second(rate))] if rate is not None else [],
+        [Piece("eta ", "muted"), Piece(duration(left))] if left is not None else [],
+        [Piece("last step made", "muted")] if last_step_made(row) else [],
     ]
 
 
@@ -108,7 +107,7 @@ def saved(row: RunRow) -> list[Piece]:
     return [
         Piece("newest ", "muted"),
         Piece(clean(row.newest_checkpoint, 128)),
-        Piece(f"  {row.checkpoints} kept of {row.published}", "muted"),
+        Piece(f"  {kept(row)}", "muted"),
     ]
 
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign
-from relaytui.client.words import sentence
-from relaytui.dashboard.format import ago, bar, clock_time, count, duration, eta, number_piece, rate, steps
+from relaytui.client.words import rate_now, sentence, time_left
+from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, run_status, stalled_status, worker_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.pieces import Cell
@@ -105,9 +105,7 @@ def lease_piece(row: RunRow, now: float) -> Piece:
 
 def run_item(row: RunRow, now: float) -> Item:
     left = lease_left(row, now)
-    fresh = row.status is RunStatus.RUNNING or row.status is RunStatus.DRAINING
-    pace = row.rate if fresh else None
-    remaining = (row.total - row.step) / pace if pace and row.total is not None else None
+    rate, remaining = rate_now(row), time_left(row)
     loss = None if row.loss is None else unpack(row.loss)
     newest = count(row.newest_step) if row.newest_step is not None else "–"
     cells: tuple[Cell, ...] = (
@@ -116,8 +114,8 @@ def run_item(row: RunRow, now: float) -> Item:
         (Piece(steps(row.step, row.total)),),
         bar(row.step, row.total, BAR),
         (number_piece(row.loss),),
-        _quiet(rate(pace)),
-        _quiet(eta(row.step, row.total, pace)),
+        _quiet(per_second(rate)),
+        _quiet(DASH if remaining is None else duration(remaining)),
         _text(row.holder),
         _quiet(str(row.epoch) if row.epoch else "–"),
         (lease_piece(row, now),),
@@ -130,7 +128,7 @@ def run_item(row: RunRow, now: float) -> Item:
         "step": (row.step, row.run_id),
         "bar": (row.step / row.total if row.total else 0.0, row.run_id),
         "loss": (*_missing_last(loss), row.run_id),
-        "rate": (*_missing_last(pace), row.run_id),
+        "rate": (*_missing_last(rate), row.run_id),
         "eta": (*_missing_last(remaining), row.run_id),
         "holder": (row.holder or "\uffff", row.run_id),
         "epoch": (row.epoch, row.run_id),

@@ -1,0 +1,58 @@
+"""What is said of a run and of an event, in the dashboard and in the shell alike."""
+
+from __future__ import annotations
+
+import pytest
+from dashboard_fleet import run
+from scripted_commander import NOW
+
+from relaytui.cli.runs import _run_cells
+from relaytui.client.words import details, kept, rate_now, sentence, short_hashes, time_left
+from relaytui.dashboard.screens.facts import pace
+from relaytui.dashboard.screens.lists import run_item
+from relaytui.wire.rows import EventRow
+from relaytui.wire.status import RunStatus
+
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "moves", "ends"),
+    [
+        (RunStatus.RUNNING, {}, True, True),
+        (RunStatus.RUNNING, {"step": 20}, False, False),  # it saves, sends, or ends
+        (RunStatus.RUNNING, {"stalled_at": NOW, "stalled_in": "saving"}, False, False),
+        (RunStatus.RUNNING, {"total": None}, True, False),
+        (RunStatus.DRAINING, {}, True, False),  # it stops before
+        (RunStatus.LEASED, {}, False, False),
+        (RunStatus.QUEUED, {"step": 20}, False, False),
+        (RunStatus.COMPLETED, {"step": 20}, False, False),
+    ],
+)
+def test_a_pace_and_a_time_left_are_said_only_of_what_moves(
+    status: RunStatus, more: dict[str, object], moves: bool, ends: bool
+) -> None:
+    """A run at 20/20 that waits for its last sync was `running 20/20 ETA 0:00`."""
+    row = run("r", status, **{"step": 10, "total": 20, "rate": 2.0, **more})
+    assert (rate_now(row) is not None, time_left(row) is not None) == (moves, ends)
+    cells = _run_cells(row, NOW)
+    assert (cells[6] != "-", cells[7] != "-") == (moves, ends)
+    listed = ["".join(text for text, _ in cell) for cell in run_item(row, NOW).row.cells]
+    assert (listed[5] != "–", listed[6] != "–") == (moves, ends)
+    said = " ".join(text for group in pace(row) for text, _ in group)
+    assert ("/s" in said, "eta" in said) == (moves, ends)
+    assert ("last step made" in said) == (status.active and row.step == row.total)
+
+
+def test_what_was_published_and_pruned_is_counted_and_nothing_claimed_of_a_volume() -> None:
+    """`5 kept of 7` was read as five on this volume, after the run had moved to another."""
+    assert kept(run("r", published=7, checkpoints=5)) == "7 published, 2 pruned"
+    assert kept(run("r", published=7, checkpoints=7)) == "7 published"
+
+
+def test_hashes_are_short_for_people() -> None:
+    assert short_hashes(f"sha256 {HASH}, not {HASH[:40]}.") == "sha256 0123456789ab, not 0123456789ab."
+    assert short_hashes(f"x{HASH} {HASH}0 {HASH[:13]} {'f' * 39}") == f"x{HASH} {HASH}0 {HASH[:13]} {'f' * 39}"
+    row = EventRow(1, NOW, "checkpoint.torn", "pod-a", f"a.bin is {HASH}", data={"sha256": HASH, "wanted": "f" * 64})
+    assert sentence(row) == "a.bin is 0123456789ab"
+    assert details(row) == [f"wanted {'f' * 12}"], "what the sentence says is not said again"
