@@ -262,6 +262,26 @@ async def test_who_listens_sees_what_comes_is_damaged_and_goes(kit: Kit, state: 
     assert (gone["run_id"], gone["id"]) == ("run-1", row["id"])
 
 
+async def test_a_run_says_the_newest_step_that_is_stored_whole(state: Path, clock: FakeClock) -> None:
+    """In its row, so that a list can show it, also after the commander was started again."""
+    async with running(state, clock) as kit:
+        store = await pod(kit)
+        assert "stored_step" not in await kit.run("run-1")
+        for n in (1, 2, 3):
+            await store.put(some(10, n), f"step_{n:08d}", step=n)
+        await store.put(some(10, 9), "report.json", kind="file")
+        assert (await kit.run("run-1"))["stored_step"] == 3
+        flip(content(state, some(10, 3)))
+        newest = next(row for row in await store.rows() if row["name"] == "step_00000003")
+        await verified(store, newest["id"])
+        assert (await kit.run("run-1"))["stored_step"] == 2, "what is damaged is not there"
+        second = next(row for row in await store.rows() if row["name"] == "step_00000002")
+        await store.ask("DELETE", f"/{second['id']}", role="operator")
+        assert (await kit.run("run-1"))["stored_step"] == 1
+    async with running(state, clock) as kit:
+        assert (await kit.run("run-1"))["stored_step"] == 1
+
+
 # -- whole ---------------------------------------------------------------------------------------------------------
 
 

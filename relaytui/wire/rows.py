@@ -62,6 +62,7 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     synced_revision: str = ""
     synced_at: float | None = None
     sync_error: str = ""  # why the last sync failed; empty once one worked
+    stored_step: int | None = None  # the newest one that is whole in the artifact store
 
 
 class AttemptRow(Struct, frozen=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from relaytui.commander.model.lease import Lease, LeaseState
 from relaytui.commander.model.records import ORIGINALS, Attempt, Worker, seen
 from relaytui.commander.model.run import Run
 from relaytui.commander.store.telemetry import Last
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import EventRow, RunRow, TransferRow, WorkerRow
@@ -30,7 +31,7 @@ class RunView:
     picture and one made of the store at a start are the same.
     """
 
-    __slots__ = ("_first_loss", "_last", "_said", "_told", "expires", "lease", "run", "transfers")
+    __slots__ = ("_first_loss", "_last", "_said", "_told", "expires", "lease", "run", "stored", "transfers")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -41,6 +42,7 @@ class RunView:
         self._told: dict[str, tuple[int, Number]] = {}  # (epoch, value) of step, total and metrics
         self._first_loss: tuple[int, Number] | None = None
         self.transfers: dict[str, TransferRow] = {}  # by kind
+        self.stored: dict[int, int] = {}  # steps that are whole in the artifact store, by the artifact's id
 
     def hear(self, last: Last) -> None:
         """Telemetry of an attempt, as far as it came."""
@@ -144,6 +146,18 @@ class Board:
                 worker.waiting_for = None
         return changed
 
+    def save_artifact(self, row: ArtifactRow) -> None:
+        view = self.runs.get(row.run_id)
+        if view is not None and row.kind is ArtifactKind.CHECKPOINT:
+            self.drop_artifact(row)
+            if row.step is not None and not row.damaged:
+                view.stored[row.id] = row.step
+
+    def drop_artifact(self, row: ArtifactRow) -> None:
+        view = self.runs.get(row.run_id)
+        if view is not None:
+            view.stored.pop(row.id, None)
+
     def save_worker(self, worker: Worker) -> WorkerView:
         view = self.workers.get(worker.incarnation)
         if view is None:
@@ -202,6 +216,7 @@ class Board:
             synced_revision=run.synced_revision,
             synced_at=run.synced_at,
             sync_error=run.sync_error,
+            stored_step=view.stored[max(view.stored)] if view.stored else None,
         )
 
     def worker_row(self, view: WorkerView) -> WorkerRow:
@@ -249,6 +264,7 @@ class Board:
         events: Iterable[EventRow],
         attempts: Iterable[Attempt],
         telemetry: Iterable[Last],
+        artifacts: Iterable[ArtifactRow] = (),
     ) -> None:
         """`attempts`: of every run the newest that said a step."""
         for run in runs:
@@ -264,3 +280,5 @@ class Board:
                 view.hear(last)
         for attempt in attempts:
             self.runs[attempt.run_id].say(attempt)
+        for row in artifacts:
+            self.save_artifact(row)

@@ -20,6 +20,7 @@ from relaytui.commander.services.telemetry import Telemetry
 from relaytui.commander.services.telemetry_room import TelemetryRoom
 from relaytui.commander.services.workers import Workers
 from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store import artifacts as artifact_rows
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store import telemetry as telemetry_store
 from relaytui.commander.store.changes import (
@@ -99,6 +100,7 @@ class Core:
                 history.newest_events(tx, 200),
                 attempts.newest(tx),
                 last,
+                artifact_rows.checkpoints(tx),
             )
             return generation
 
@@ -161,9 +163,13 @@ class Core:
                 case CheckpointSaved():
                     feed.checkpoint(change.row)
                 case ArtifactSaved():
+                    board.save_artifact(change.row)
                     feed.artifact(change.row)
+                    feed.run(change.row.run_id)
                 case ArtifactRemoved():
+                    board.drop_artifact(change.row)
                     feed.artifact_gone(change.row)
+                    feed.run(change.row.run_id)
                 case WorkerSaved():
                     worker = board.save_worker(change.worker)
                     worker.connected = self.workers.is_connected(change.worker.incarnation)

@@ -21,6 +21,7 @@ _SAME = select(
 )
 _OF_CONTENT = select("artifacts", COLUMNS, "WHERE sha256 = ? ORDER BY id")
 _OF_KIND = select("artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? ORDER BY id DESC")
+_CHECKPOINTS = select("artifacts", COLUMNS, "WHERE kind = ? AND step IS NOT NULL ORDER BY id")
 _OF_NAME = select("artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? AND name = ? ORDER BY id DESC")
 LISTED = 5_000
 """Rows in one answer, the newest ones."""
@@ -65,6 +66,11 @@ def rivals(tx: Tx, row: ArtifactRow) -> list[ArtifactRow]:
     if row.kind is ArtifactKind.FILE:
         return [row_of(each) for each in tx.execute(_OF_NAME, (row.run_id, row.kind, row.name))]
     return [row_of(each) for each in tx.execute(_OF_KIND, (row.run_id, row.kind))]
+
+
+def checkpoints(tx: Tx) -> list[ArtifactRow]:
+    """Of all runs, stored first, first."""
+    return [row_of(row) for row in tx.execute(_CHECKPOINTS, (ArtifactKind.CHECKPOINT,))]
 
 
 def count(tx: Tx, run_id: str) -> int:
