@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from itertools import chain
 
 from relay_agent.output.health import Health
 from relay_agent.output.lines import Lines, Lot
@@ -99,7 +99,7 @@ class Follower:
         self._lines.skip()
         lines -= 1 if begun else 0  # the first end belongs to what was begun
         if lines > 0:
-            self._report(Gap(self._clock.wall(), self._n, lines))
+            self._hand_on(Gap(self._clock.wall(), self._n, lines))
             self._n += lines
         self._take([])
 
@@ -133,7 +133,7 @@ class Follower:
                 if sight.total is not None:
                     self.progress.know_total(sight.total)
                 if metrics:
-                    self._report_step(Told(step, self.progress.total, metrics), None)
+                    self._report_step(step, self.progress.total, metrics, None)
             elif (told := self.progress.take(sight, self._clock.boot())) is not None:
                 self._tell_step(told)
         if sights:
@@ -148,15 +148,12 @@ class Follower:
             self._note(Mark(self._offset - self._lines.held, self._n))
             self._wake()
 
-    def _report(self, report: TelemetryReport) -> None:
-        if not self._muted:
-            self._hand_on(report)
-
     def _tell(self, lots: list[Lot]) -> None:
         now, wall = self._clock.boot(), self._clock.wall()
-        shown = [line for lot in lots if lot.shown for line in lot.lines]
+        shown = list(chain.from_iterable(lot.lines for lot in lots if lot.shown))
         for lines in _portions(shown):
-            self._report(Log(wall, self._n, lines))
+            if not self._muted:
+                self._hand_on(Log(wall, self._n, lines))
             self._n += len(lines)
         self.recent.extend(shown[-RECENT:])
         self.last_line = next((text for text in reversed(shown) if text.strip()), self.last_line)
@@ -172,36 +169,39 @@ class Follower:
                     self._tell_step(told)
 
     def _tell_step(self, told: Told) -> None:
+        step, _, metrics = told
         if self.on_first_step is not None and self.progress.first is not None:
-            self.on_first_step(told.step, self._muted)
+            self.on_first_step(step, self._muted)
             self.on_first_step = None
-        self.loss = told.metrics.get("loss", self.loss)
-        if self.health.see(told.step, told.metrics) and self.on_nonfinite is not None and not self._muted:
-            self.on_nonfinite(told.step)
-        bad = self.trend.see(told.step, told.metrics, self.health.sick)
+        self.loss = metrics.get("loss", self.loss)
+        if self.health.see(step, metrics) and self.on_nonfinite is not None and not self._muted:
+            self.on_nonfinite(step)
+        bad = self.trend.see(step, metrics, self.health.sick)
         if bad is not None and self.on_bad is not None and not self._muted:
             self.on_bad(bad)
-        if told.step <= self._beside and told.metrics:
-            told = told._replace(metrics=self._new(told.step, told.metrics))
-            if not told.metrics:
+        if step <= self._beside and metrics:
+            metrics = self._new(step, metrics)
+            if not metrics:
                 return
-        self._report_step(told, self.progress.rate)
+        self._report_step(step, told.total, metrics, self.progress.rate)
 
     def _new(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
         """Those of them that were not told of this step."""
         known = self._told.get(step, {})
         return {name: value for name, value in metrics.items() if not _same(known.get(name), value)}
 
-    def _report_step(self, told: Told, rate: float | None) -> None:
-        if told.metrics:
-            before = self._told.get(told.step)
-            self._told[told.step] = told.metrics if before is None else before | told.metrics
+    def _report_step(self, step: int, total: int | None, metrics: dict[str, float], rate: float | None) -> None:
+        if metrics:
+            before = self._told.get(step)
+            self._told[step] = metrics if before is None else before | metrics
             if before is None and len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
-        finite_ones = all(map(math.isfinite, told.metrics.values()))
-        metrics = cast(dict[str, Number], told.metrics) if finite_ones else pack_all(told.metrics)
-        finite = rate if rate is not None and math.isfinite(rate) else None
-        self._report(Step(self._clock.wall(), told.step, told.total, metrics, finite))
+        if self._muted:
+            return
+        numbers: dict[str, Number] = metrics  # type: ignore[assignment] # floats are such numbers
+        if not all(map(math.isfinite, metrics.values())):
+            numbers = pack_all(metrics)
+        self._hand_on(Step(self._clock.wall(), step, total, numbers, rate))
 
 
 def _same(one: float | None, other: float) -> bool:

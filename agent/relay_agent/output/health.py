@@ -15,27 +15,22 @@ class Health:
 
     def __init__(self) -> None:
         self._stretches: list[tuple[int, int | None]] = []  # first step that was not finite, first that was again
-
-    @property
-    def sick(self) -> bool:
+        self.sick = False
         """Now."""
-        return bool(self._stretches) and self._stretches[-1][1] is None
 
     def see(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a stretch begins here."""
         finite = _is_finite(metrics)
-        if finite is None or (finite and not self.sick):
+        if finite is None or (finite and not self.sick) or len(self._stretches) == MAX_STRETCHES:
             return False
-        if not finite and not self.sick and len(self._stretches) < MAX_STRETCHES:
+        if not self.sick:
             self._stretches.append((step, None))
-            return True
-        if self.sick and len(self._stretches) < MAX_STRETCHES:
-            first = self._stretches[-1][0]
-            if finite:
-                self._stretches[-1] = first, step
-            elif step < first:  # the counter went back
-                self._stretches[-1] = step, None
-        return False
+        elif finite:
+            self._stretches[-1] = self._stretches[-1][0], step
+        elif step < self._stretches[-1][0]:  # the counter went back
+            self._stretches[-1] = step, None
+        began, self.sick = not self.sick, not finite
+        return began
 
     def healthy(self, step: int) -> bool:
         return not any(first <= step and (end is None or step < end) for first, end in self._stretches)

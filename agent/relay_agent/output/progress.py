@@ -191,9 +191,10 @@ class Progress:
         if step < self.step:
             self.forget_pace()
         seen = self._seen
-        if seen and now - seen[-1].began <= GRAIN:
-            seen[-1].at, seen[-1].step = now, step
-        elif not seen or step > seen[-1].step:
+        last = seen[-1] if seen else None
+        if last is not None and now - last.began <= GRAIN:
+            last.at, last.step = now, step
+        elif last is None or step > last.step:
             seen.append(_Seen(now, now, step))
         while len(seen) > SIGHTINGS and now - seen[1].at >= WINDOW:
             seen.popleft()
