@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -218,7 +217,7 @@ class Api:
     async def agent(self, request: web.Request) -> web.StreamResponse:
         ws = await _upgraded(request, agent_socket())
         try:
-            session = AgentSession(self.core, ws, _cutter(request))
+            session = AgentSession(self.core, ws, _cutter(request), request.transport)
             if isinstance(request.protocol, Connection):
                 request.protocol.holds = session.holds
             await session.run()
@@ -243,7 +242,7 @@ def _cutter(request: web.Request) -> Callable[[], None]:
 
     def cut() -> None:
         transport = request.transport
-        if isinstance(transport, asyncio.Transport):
+        if transport is not None:  # what class it is of is the loop's affair: uvloop's are not asyncio's
             transport.abort()
 
     return cut

@@ -48,6 +48,7 @@ _envelope = msgspec.json.Decoder(Envelope)
 _reports: msgspec.json.Decoder[list[AnyReport]] = msgspec.json.Decoder(
     Annotated[list[AnyReport], Meta(min_length=1, max_length=MAX_REPORTS)]
 )
+_encoder = msgspec.json.Encoder()
 _ARRAY = b'"reports":['
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -60,7 +61,8 @@ def read_frame(data: bytes) -> AgentMessage | Frame:
     try:
         message = _message.decode(data)
         if type(message) is not Envelope:
-            refuse_twins(data)
+            if _encoder.encode(message) != data:  # as agents write it: what says each key once is what would be written
+                refuse_twins(data)
             other: AgentMessage = message
             return other
         raw = bytes(message.reports)

@@ -58,10 +58,12 @@ INTERNAL = 1011
 class AgentSession:
     """One socket from hello to close."""
 
-    def __init__(self, core: Core, ws: Socket, abort: Callable[[], None]) -> None:
+    def __init__(
+        self, core: Core, ws: Socket, abort: Callable[[], None], transport: asyncio.Transport | None = None
+    ) -> None:
         self._core = core
         self._ws = ws
-        self._outbox = Outbox(ws, abort)
+        self._outbox = Outbox(ws, abort, transport)
         self._worker = ""
         self._incarnation = ""
         self._streams: dict[tuple[str, int], tuple[str, TelemetryStream]] = {}

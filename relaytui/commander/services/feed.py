@@ -199,8 +199,10 @@ class Feed:
                 subscriber.offer(data)
 
     def _soon(self, kind: str, name: str, interval: float, show: Callable[[str], None]) -> None:
+        if not self._subscribers:
+            return
         key = (kind, name)
-        if not self._subscribers or key in self._pending:
+        if key in self._pending:
             return
         self._pending.add(key)
         loop = asyncio.get_running_loop()

@@ -90,6 +90,8 @@ def save_lease(tx: Tx, lease: Lease) -> Lease:
 def extend_many(tx: Tx, claims: list[Claim], boot_id: str, expires: float) -> set[Claim]:
     """`extend` for a whole batch in one statement: those claims that were renewed."""
     claims = list(dict.fromkeys(claims))
+    if len(claims) == 1:  # a tenth of the work of the statement that takes any number
+        return set(claims) if extend(tx, *claims[0], boot_id, expires) else set()
     asked = orjson.dumps([(run_id, epoch, token_hash.hex().upper()) for run_id, epoch, token_hash in claims]).decode()
     renewed = set(claims)
     # Which they were is asked only where it is not all: each row that comes back is a turn at the interpreter lock.

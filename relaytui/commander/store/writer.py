@@ -90,6 +90,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | object | None] = queue.SimpleQueue()
         self._first: deque[_Work] = deque()
+        self._coming: list[_Work] = []
         self._closed = False
         self._close_by = 0.0
         self._waiting = 0
@@ -119,15 +120,23 @@ class Writer:
             raise _stopping()
         self._waiting += work.size
         if work.first:
-            self._first.append(work)
-            self._queue.put(_LOOK)
+            self._coming.append(work)
+            if len(self._coming) == 1:
+                self._loop.call_soon(self._hand_over)
         else:
             self._queue.put(work)
+
+    def _hand_over(self) -> None:
+        """What is to come first, of one turn of the loop: one wake-up of the thread, one transaction at best."""
+        if self._coming:
+            self._first += self._coming
+            self._coming.clear()
+            self._queue.put(_LOOK)
 
     @property
     def takes_first(self) -> bool:
         """Whether what is to come first may be added although the writer is full."""
-        return len(self._first) < MAX_FIRST
+        return len(self._first) + len(self._coming) < MAX_FIRST
 
     @property
     def waiting(self) -> int:
@@ -164,6 +173,7 @@ class Writer:
         if not self._closed:
             self._closed = True
             self._close_by = time.monotonic() + CLOSE_WITHIN
+            self._hand_over()
             self._queue.put(None)
             self._drained.set()
         await asyncio.to_thread(self._thread.join)
