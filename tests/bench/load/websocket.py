@@ -87,6 +87,18 @@ class Socket(asyncio.Protocol):
             self._transport.write(frame(struct.pack("!H", 1000), CLOSE))
             self._transport.close()
 
+    def fileno(self) -> int:
+        assert self._transport is not None
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    def pause(self, paused: bool) -> None:
+        """While paused somebody else reads from and writes to its descriptor."""
+        assert self._transport is not None
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
     # -- what the event loop calls ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
