@@ -9,11 +9,11 @@ from typing import Any
 from artifact_kit import Store as Pod
 from checkpoint_kit import RUN, put
 
-from relay_agent.artifacts.child import _told, _work
+from relay_agent.artifacts.calls import FAR
 from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal, Store
 from relay_agent.checkpoints.publish import Published
-from relay_agent.hub.child import Refused
-from relay_agent.hub.protocol import Failed
+from relay_agent.sending.child import Refused, do, told
+from relay_agent.sending.protocol import Failed
 from relay_agent.volume.volume import RunFolder
 
 
@@ -57,11 +57,11 @@ async def done(job: Any, tell: Tell | None = None) -> Any:
 
     def work() -> Any:
         try:
-            return _work(job, tell or Tell())  # type: ignore[arg-type]
+            return do(FAR, job, tell or Tell())  # type: ignore[arg-type]
         except Refused:
             raise
         except Exception as error:
-            raise Failing(_told(error, job)) from error
+            raise Failing(told(FAR, job, error)) from error
 
     return await asyncio.to_thread(work)
 

@@ -15,7 +15,8 @@ from hub_sync_kit import REPO, run_file
 from relay_agent.checkpoints.manifest import read
 from relay_agent.hub import layout
 from relay_agent.hub.far import list_steps, pull
-from relay_agent.hub.protocol import Listed, ListSteps, Pull, Pulled, Step, Where
+from relay_agent.hub.protocol import Listed, ListSteps, Pull, Pulled, Where
+from relay_agent.sending.protocol import Step
 from relay_agent.volume.volume import RunFolder
 from tests.hub import TestHub
 from tests.hub.store import Entry, large

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from checkpoint_kit import RUN, new_run, put
 
 from relay_agent.checkpoints.manifest import read
 from relay_agent.hub import calls, layout
-from relay_agent.hub.calls import HubError
-from relay_agent.hub.child import WORK, Refused, Tell, told
 from relay_agent.hub.protocol import Beside, Job, Send, Sent, Where
+from relay_agent.sending.calls import QUIET
+from relay_agent.sending.child import Refused, Tell, do, told
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 
 REPO = "relay/run-1"
@@ -87,13 +87,13 @@ class Calls:
         self.asked: list[str] = []
         self.progress = (0, 0)
         self.allowed: Callable[[str], float] = lambda what: FOREVER
-        self.quiet: dict[str, float] = dict(calls.QUIET)
+        self.quiet: dict[str, float] = dict(QUIET)
         self.real = real
 
     async def __call__(self, job: Job, result: type[Any] = Sent, fault: str = "", **_: Any) -> Any:
         if not self.real:
             return await asyncio.to_thread(self._inside, job, fault)
-        more = {"RELAY_HUB_FAULT": fault} if fault else {}
+        more = {"RELAY_SENDING_FAULT": fault} if fault else {}
 
         def may(what: str) -> float:
             self.asked.append(what)
@@ -107,11 +107,8 @@ class Calls:
     def _inside(self, job: Job, fault: str) -> Any:
         huggingface_hub.constants.HF_HUB_DISABLE_XET = True  # as the child's environment has it
         huggingface_hub.utils.disable_progress_bars()
-        work = importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work
         try:
-            return work(job, _Inside(self, fault))
-        except Refused as refused:
-            raise HubError("refused", str(refused), "permanent") from refused
+            return do(calls.FAR, job, _Inside(self, fault))
         except Exception as error:
-            failed = told(error, job.where.token)
-            raise HubError(failed.code, failed.words, failed.kind, failed.wait) from error
+            failed = told(calls.FAR, job, error)
+            raise Trouble(failed.code, failed.words, failed.kind, failed.wait) from error

@@ -18,12 +18,13 @@ from msgspec.structs import replace
 
 from relay_agent.artifacts.far import commander as far_commander
 from relay_agent.artifacts.far import send
-from relay_agent.artifacts.far.failures import Trouble
 from relay_agent.artifacts.jobs import Attach, Attached, ListStored, Offers, Pull, Put
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.placing import place
 from relay_agent.checkpoints.receiving import place_for
-from relay_agent.hub.child import Refused
+from relay_agent.sending.backoff import Backoff
+from relay_agent.sending.child import Refused
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 
 CHUNK = 100_000
@@ -49,8 +50,7 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "CHUNK", CHUNK)
-    for module in (send, far_commander):
-        monkeypatch.setattr(module, "FIRST", 0.01)
+    monkeypatch.setattr(far_commander, "BACKOFF", Backoff(first=0.01))
 
 
 async def test_a_checkpoint_goes_there_once(holder: Pod, run: RunFolder, tmp_path: Path) -> None:

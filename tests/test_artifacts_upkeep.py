@@ -16,12 +16,11 @@ from commander_kit import until
 from msgspec import Struct
 
 from relay_agent.artifacts.jobs import Archive, Attach, Attached, Kept, Put, Seal, Store
-from relay_agent.artifacts.shown import Shown
 from relay_agent.artifacts.upkeep import Upkeep
 from relay_agent.artifacts.wish import Wish
 from relay_agent.checkpoints.retention import Best
-from relay_agent.hub.calls import HubError
-from relay_agent.hub.schedule import TRIES
+from relay_agent.sending.schedule import TRIES
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.reports import Transfer
 
@@ -50,7 +49,7 @@ class Child:
     """In place of the child process: what it was asked, and what it does about it."""
 
     jobs: list[Struct] = field(default_factory=list)
-    wrong: list[HubError] = field(default_factory=list)
+    wrong: list[Trouble] = field(default_factory=list)
     """What comes of the next puts."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     on_put: Callable[[Put], None] = lambda job: None
@@ -114,7 +113,7 @@ def make(tmp_path: Path) -> Make:
         child.hold.set()
         wish = Wish(which, best, files, 60.0, str(tmp_path))  # type: ignore[arg-type]
         upkeep = Upkeep(
-            wish, lambda: STORE, run, 1, Shown(told, clock), clock, random.Random(1),  # type: ignore[arg-type]
+            wish, lambda: STORE, run, 1, told, clock, random.Random(1),  # type: ignore[arg-type]
             held_for=lambda: held[0], call=child.call,
         )  # fmt: skip
         task = asyncio.create_task(upkeep.run())
@@ -147,15 +146,15 @@ async def test_final_sends_the_last_one_at_the_end_and_nothing_before(make: Make
 
 async def test_told_of_the_end_while_it_looks_it_looks_once_more(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     async with make("final") as rig:
-        looked = rig.upkeep._next
+        looked = rig.upkeep.next
 
-        def look() -> Any:
-            found = looked()
+        def look(**when: bool) -> Any:
+            found = looked(**when)
             loop.call_soon_threadsafe(lambda: rig.upkeep.close(final=True))
             return found
 
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(rig.upkeep, "_next", look)
+        monkeypatch.setattr(rig.upkeep, "next", look)
         last = rig.publish(1)
         await asyncio.wait_for(rig.task, 5)
         assert rig.child.puts == [last]
@@ -204,7 +203,7 @@ async def test_what_was_saved_while_the_loss_was_bad_is_not_sent(make: Make) -> 
 
 async def test_a_failure_that_may_pass_is_tried_again_without_being_hashed_again(make: Make) -> None:
     async with make("every") as rig:
-        rig.child.wrong = [HubError("unreachable", "nobody there", "transient") for _ in range(3)]
+        rig.child.wrong = [Trouble("unreachable", "nobody there", "transient") for _ in range(3)]
         rig.publish(1)
         for tries in range(1, 4):
             await until(lambda: len(rig.child.puts) == tries)  # noqa: B023
@@ -224,7 +223,7 @@ async def test_a_failure_that_may_pass_is_tried_again_without_being_hashed_again
 async def test_the_end_does_not_wait_for_ever(make: Make) -> None:
     async with make("final") as rig:
         rig.publish(1)
-        rig.child.wrong = [HubError("unreachable", "nobody there", "transient") for _ in range(100)]
+        rig.child.wrong = [Trouble("unreachable", "nobody there", "transient") for _ in range(100)]
         rig.upkeep.close(final=True)
         for _ in range(TRIES):
             await until(lambda: rig.task.done() or rig.upkeep._schedule.left(rig.clock.now) > 0)
@@ -237,14 +236,14 @@ async def test_the_end_does_not_wait_for_ever(make: Make) -> None:
 
 async def test_a_failure_for_good_is_said_once_and_tried_once_more_at_the_end(make: Make) -> None:
     async with make("every") as rig:
-        rig.child.wrong = [HubError("quota", "no room", "permanent")]
+        rig.child.wrong = [Trouble("quota", "no room", "permanent")]
         rig.publish(1)
         await until(lambda: rig.told.kinds() == ["artifact.failed"])
         for step in (2, 3):
             rig.publish(step)
         await asyncio.sleep(0.01)
         assert len(rig.child.puts) == 1
-        rig.child.wrong = [HubError("quota", "no room", "permanent")]
+        rig.child.wrong = [Trouble("quota", "no room", "permanent")]
         await rig.end()
         assert len(rig.child.puts) == 2
         assert rig.told.kinds() == ["artifact.failed"] * 2
@@ -254,7 +253,7 @@ async def test_a_checkpoint_that_is_spoilt_is_passed_over(make: Make) -> None:
     async with make("every") as rig:
         first = rig.publish(1)
         await until(lambda: rig.child.puts == [first])
-        rig.child.wrong = [HubError("damaged", "it is torn", "permanent")]
+        rig.child.wrong = [Trouble("damaged", "it is torn", "permanent")]
         rig.publish(2)
         await until(lambda: "artifact.failed" in rig.told.kinds())
         third = rig.publish(3)
@@ -264,7 +263,7 @@ async def test_a_checkpoint_that_is_spoilt_is_passed_over(make: Make) -> None:
 async def test_a_hash_that_was_wrong_is_made_anew(make: Make) -> None:
     """The note on the volume may be anybody's."""
     async with make("every") as rig:
-        rig.child.wrong = [HubError("wrong_hash", "it is not", "unknown")]
+        rig.child.wrong = [Trouble("wrong_hash", "it is not", "unknown")]
         rig.publish(1)
         await until(lambda: len(rig.child.puts) == 1)
         await until(lambda: not rig.child.wrong)
@@ -290,7 +289,7 @@ async def test_who_may_not_have_the_run_any_more_sends_nothing(make: Make, claim
 @pytest.mark.parametrize("code", ["lease_lost", "not_holder"])
 async def test_a_lost_lease_ends_it(make: Make, code: str) -> None:
     async with make("every", files=("*.json",)) as rig:
-        rig.child.wrong = [HubError(code, "another one has it", "permanent")]
+        rig.child.wrong = [Trouble(code, "another one has it", "permanent")]
         rig.publish(1)
         rig.upkeep.close(final=True)
         await asyncio.wait_for(rig.task, 5)

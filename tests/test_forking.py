@@ -19,12 +19,11 @@ from relay_agent.checkpoints.forking import NoParent, adopt, copied, find
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Sealed, Torn, read, verify
 from relay_agent.checkpoints.publish import Fenced
-from relay_agent.checkpoints.receiving import incoming
 from relay_agent.checkpoints.resume import Resume, choose, is_fork
 from relay_agent.config import load
 from relay_agent.fork_from import ForkFrom
-from relay_agent.hub.calls import HubError
 from relay_agent.outcome.stop import Stop
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder, open_run
 from relay_agent.watchdog.resumed import Resumed
 from relaytui.wire.errors import RelayError
@@ -184,7 +183,7 @@ def test_it_is_said_to_be_a_fork_and_known_to_the_commander(parent: RunFolder, r
     assert (resume.step, resume.epoch, resume.forked) == (400, 1, True)
     assert attempted.told.kinds() == ["run.forked", "published"]
     assert "forked from step_00000400 of run run-1 (this volume)" in attempted.told[0][1]
-    assert not list(incoming(run).iterdir())
+    assert not list(run.incoming.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -203,10 +202,10 @@ def test_from_the_hub(parent: RunFolder, run: RunFolder, tmp_path: Path, monkeyp
     shelf = Shelf(parent)
     shelf.stored = {"step-400": "step_00000400", "step-500": "step_00000500"}
     shelf.placed = lambda step: None
-    monkeypatch.setattr(forking, "Source", lambda where, *given: shelf)
+    monkeypatch.setattr(forking, "OnHub", lambda where, *given: shelf)
     with pytest.raises(RelayError, match="me/theirs has no such tag"):
         Attempted(run, "hf:me/theirs@step-450", tmp_path).fork()
-    shelf.fails["step-500"] = HubError("unreachable", "the Hub cannot be reached", "transient")
+    shelf.fails["step-500"] = Trouble("unreachable", "the Hub cannot be reached", "transient")
     with pytest.raises(RelayError, match="cannot be reached") as refused:
         Attempted(run, "hf:me/theirs", tmp_path).fork()
     assert refused.value.exit_code == 69

@@ -71,7 +71,7 @@ def test_a_hub_that_never_answers_is_in_nobodys_way(rig: Rig, hub: RemoteHub, va
     assert len(rig.checkpoints()) == 2
     agent.process.send_signal(signal.SIGINT)
     assert agent.wait(10) == 0, agent.says()
-    assert "the wait for it is over" in agent.says()
+    assert "the wait for it was ended" in agent.says()
     assert rig.run()["status"] == "completed"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from checkpoint_kit import RUN, new_run, put
-from hub_pull_kit import Tell, listed, pull_job, pulled, shelve
+from hub_pull_kit import Tell, listed, pull_job, pulled, shelve, where
 from hub_sync_kit import REPO, run_file
 
 from relay_agent.checkpoints import receiving
@@ -18,7 +18,8 @@ from relay_agent.checkpoints.manifest import MANIFEST, verify
 from relay_agent.checkpoints.receiving import place_for
 from relay_agent.hub import layout
 from relay_agent.hub.far import failures
-from relay_agent.hub.far.trouble import Trouble
+from relay_agent.hub.protocol import ListSteps
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
 
@@ -75,7 +76,8 @@ async def test_no_repository_is_no_step_and_a_bad_token_is_not_that(hub: TestHub
     for token in ("hf_expired", "hf_wrong"):
         with pytest.raises(Exception, match=r"expired|Invalid|401") as refused:
             await listed(hub, token)
-        assert (failures.told(refused.value).kind, failures.told(refused.value).code) == ("permanent", "bad_token")
+        told = failures.told(refused.value, ListSteps(where(hub, token)))
+        assert (told.kind, told.code) == ("permanent", "bad_token")
 
 
 MANIFESTS = {
@@ -144,8 +146,8 @@ async def test_a_hub_that_says_another_length_than_it_sends_is_not_waited_for(
     oid = shelve(hub, lost, NAME)
     hub.fault(Fault("resolve", at="done", after=0, cut=True, times=None, match=WEIGHTS))
     with pytest.raises(Exception, match=r"peer closed|disconnected|incomplete") as broken:
-        await pulled(pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64)))
-    assert failures.told(broken.value).kind != "permanent", "it may be the network"
+        await pulled(job := pull_job(hub, lost, NAME, oid, place_for(run, "a" * 64)))
+    assert failures.told(broken.value, job).kind != "permanent", "it may be the network"
     hub.faults.clear()
     hub.fault(Fault.never("resolve", match=WEIGHTS))
     with pytest.raises(Exception, match="timed out"):

@@ -15,12 +15,12 @@ from relay_agent.checkpoints.manifest import Manifest, read
 from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.hub import card, layout
 from relay_agent.hub.choosing import chosen, told
-from relay_agent.hub.ending import patience
 from relay_agent.hub.keeping import doomed
 from relay_agent.hub.metrics import MOST, Metrics
-from relay_agent.hub.schedule import FIRST, LONGEST, SOON, TRIES, Schedule
 from relay_agent.hub.synced import LastSynced, last_synced, note
 from relay_agent.outcome.stop import Why
+from relay_agent.sending.patience import patience
+from relay_agent.sending.schedule import FIRST, LONGEST, SOON, TRIES, Schedule
 from relaytui.wire.reports import Log, Step
 from relaytui.wire.status import Outcome
 
@@ -255,7 +255,7 @@ GB = 1_000_000_000
 def test_how_long_an_end_may_wait(
     why: Why | None, outcome: Outcome, left: float, size: int, speed: float | None, expected: float
 ) -> None:
-    seconds, words = patience(why, outcome, left, size, speed, 1800.0)
+    seconds, words = patience(why, outcome, left, size, speed, 1800.0, "HF_END_WAIT")
     assert seconds == expected
     goes_on = why is Why.AGAIN or (why is None and outcome is Outcome.CRASHED)
     assert bool(words) == (expected == 0 and not goes_on)

@@ -10,8 +10,8 @@ import pytest
 from hub_sync_kit import REPO, RUN, Calls, Killed, new_run, put, send_job
 
 from relay_agent.hub import card, layout
-from relay_agent.hub.calls import HubError
 from relay_agent.hub.protocol import Check, Checked, Trim, Trimmed, Where
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
 
@@ -101,7 +101,7 @@ async def test_a_child_that_is_killed_is_an_error_and_its_work_is_finished(
 ) -> None:
     put(run, 1, 500)
     call.real = True
-    with pytest.raises(HubError) as died:
+    with pytest.raises(Trouble) as died:
         await call(send_job(where, run, "step_00000500"), fault="committed")
     assert died.value.code == "child_died"
     assert "SIGKILL" in died.value.words
@@ -144,7 +144,7 @@ async def test_a_hub_that_never_answers_is_given_up(hub: TestHub, where: Where, 
     put(run, 1, 500)
     hub.fault(Fault.never("lfs-put", times=None))
     call.quiet["uploading"], call.real = 1.0, True
-    with pytest.raises(HubError, match="nothing moved while uploading") as stalled:
+    with pytest.raises(Trouble, match="nothing moved while uploading") as stalled:
         await call(send_job(where, run, "step_00000500"))
     assert stalled.value.kind == "unknown"
 
@@ -166,7 +166,7 @@ async def test_what_comes_again_for_ever_is_told_apart(
     if fault:
         hub.fault(fault)
     job = send_job(msgspec.structs.replace(where, token=token or where.token), run, "step_00000500")
-    with pytest.raises(HubError) as refused:
+    with pytest.raises(Trouble) as refused:
         await call(job)
     assert (refused.value.code, refused.value.kind) == (code, "permanent")
     assert not token or token not in refused.value.words
@@ -175,7 +175,7 @@ async def test_what_comes_again_for_ever_is_told_apart(
 async def test_a_wait_that_the_hub_names(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
     put(run, 1, 500)
     hub.fault(Fault.limited("commit", 120))
-    with pytest.raises(HubError) as limited:
+    with pytest.raises(Trouble) as limited:
         await call(send_job(where, run, "step_00000500"))
     assert (limited.value.code, limited.value.kind, limited.value.wait) == ("rate_limited", "transient", 121.0)
 
@@ -185,17 +185,17 @@ async def test_the_fence_is_asked_before_commit_and_tag(
 ) -> None:
     put(run, 1, 500)
     call.allowed = lambda what: 0.0
-    with pytest.raises(HubError) as refused:
+    with pytest.raises(Trouble) as refused:
         await call(send_job(where, run, "step_00000500"))
     assert refused.value.code == "refused"
     assert hub.asked("commit") == []
     call.allowed = lambda what: 1e-9 if what == "commit" else 10.0  # it was frozen in between
-    with pytest.raises(HubError) as late:
+    with pytest.raises(Trouble) as late:
         await call(send_job(where, run, "step_00000500"))
     assert late.value.code == "refused"
     assert hub.asked("commit") == []
     call.allowed = lambda what: 10.0 if what == "commit" else 0.0
-    with pytest.raises(HubError):
+    with pytest.raises(Trouble):
         await call(send_job(where, run, "step_00000500"))
     assert hub.repo(REPO).tags == {}
 
@@ -206,7 +206,7 @@ async def test_an_older_epoch_pushes_nothing_over_a_later_one(
     put(run, 1, 500)
     put(run, 1, 600)
     await call(send_job(where, run, "step_00000500", epoch=4))
-    with pytest.raises(HubError) as superseded:
+    with pytest.raises(Trouble) as superseded:
         await call(send_job(where, run, "step_00000600", epoch=3))
     assert superseded.value.code == "superseded"
     assert superseded.value.kind == "permanent"
@@ -221,11 +221,11 @@ async def test_another_runs_and_a_public_repository_are_left_alone(
     other = layout.decode_run(job.beside[0].text.encode())
     await call(job)
     hub.someone_commits(REPO, layout.RUN, msgspec.structs.replace(other, run_id="run-2").encode())
-    with pytest.raises(HubError, match="holds the run run-2"):
+    with pytest.raises(Trouble, match="holds the run run-2"):
         await call(Check(where, RUN), Checked)
     public = msgspec.structs.replace(where, repo="relay/public")
     await call(Check(msgspec.structs.replace(public, private=False), RUN), Checked)
-    with pytest.raises(HubError) as refused:
+    with pytest.raises(Trouble) as refused:
         await call(send_job(public, run, "step_00000500"))
     assert refused.value.code == "not_private"
     assert hub.repo("relay/public").tags == {}
@@ -237,7 +237,7 @@ async def test_a_folder_of_peoples_with_the_name_of_ours_stays(
     put(run, 1, 500)
     await call(Check(where, RUN), Checked)
     hub.someone_commits(REPO, "checkpoint/theirs.bin")
-    with pytest.raises(HubError, match=r"theirs\.bin is there, and no run of Relay's") as refused:
+    with pytest.raises(Trouble, match=r"theirs\.bin is there, and no run of Relay's") as refused:
         await call(send_job(where, run, "step_00000500"))
     assert refused.value.kind == "permanent"
     assert "checkpoint/theirs.bin" in hub.files(REPO)
@@ -248,7 +248,7 @@ async def test_what_the_volume_spoilt_is_not_sent(hub: TestHub, where: Where, ru
     weights = run.ckpt / "step_00000500" / "weights.bin"
     weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    with pytest.raises(HubError) as damaged:
+    with pytest.raises(Trouble) as damaged:
         await call(send_job(where, run, "step_00000500"))
     assert damaged.value.code == "damaged"
     assert hub.repo(REPO).tags == {}

@@ -12,10 +12,12 @@ from checkpoint_kit import ManualClock
 
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.hub import restore
-from relay_agent.hub.calls import HubError
-from relay_agent.hub.protocol import Listed, Pulled, Step, Where
-from relay_agent.hub.restore import LIST_TIMEOUT, LIST_TRIES, PULL_TRIES, Source
+from relay_agent.hub.protocol import Listed, Pulled, Where
+from relay_agent.hub.restore import LIST_TIMEOUT, OnHub
 from relay_agent.outcome.stop import Stop, Why
+from relay_agent.sending.protocol import Step
+from relay_agent.sending.source import LIST_TRIES, PULL_TRIES
+from relay_agent.sending.trouble import Trouble
 from relaytui.wire.reports import Transfer
 
 STEP = Step("step-500", "c" * 40, "", "run-1", "step_00000500", 500, 3, 9, True, 3, 1000, "a" * 64)
@@ -32,7 +34,7 @@ class Hub:
         self.told: list[Transfer] = []
         self.clock = ManualClock()
         monkeypatch.setattr(restore.calls, "call", self._call)
-        self.source = Source(Where("me/x", "hf_t"), "/nowhere", self.stop, self.clock, self, self.told.append)  # type: ignore[arg-type]
+        self.source = OnHub(Where("me/x", "hf_t"), "/nowhere", self.stop, self.clock, self, self.told.append)  # type: ignore[arg-type]
 
     def uniform(self, least: float, most: float) -> float:
         return 0.0
@@ -55,8 +57,8 @@ class Hub:
         return asyncio.run(self.source.pull(STEP, Path("/nowhere")))
 
 
-def trouble(kind: Any = "transient", wait: float | None = None) -> HubError:
-    return HubError("unreachable", "the Hub cannot be reached", kind, wait)
+def trouble(kind: Any = "transient", wait: float | None = None) -> Trouble:
+    return Trouble("unreachable", "the Hub cannot be reached", kind, wait)
 
 
 def test_a_list_is_asked_for_a_few_times_and_each_request_waits_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ def test_a_list_is_asked_for_a_few_times_and_each_request_waits_briefly(monkeypa
     assert asyncio.run(hub.source.steps()) == [STEP]
     assert {job.where.timeout for job in hub.jobs} == {LIST_TIMEOUT}
     hub = Hub(monkeypatch, trouble())
-    with pytest.raises(HubError):
+    with pytest.raises(Trouble):
         asyncio.run(hub.source.steps())
     assert len(hub.jobs) == LIST_TRIES
 
@@ -72,7 +74,7 @@ def test_a_list_is_asked_for_a_few_times_and_each_request_waits_briefly(monkeypa
 def test_what_comes_again_for_ever_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch, trouble("permanent"))
     for ask in (hub.source.steps(), hub.source.pull(STEP, Path("/nowhere"))):
-        with pytest.raises(HubError):
+        with pytest.raises(Trouble):
             asyncio.run(ask)
     assert len(hub.jobs) == 2
     assert (hub.told[-1].phase, hub.told[-1].error) == ("failed", "the Hub cannot be reached")
@@ -88,7 +90,7 @@ def test_as_long_as_bytes_come_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(report.rate for report in hub.told)
     assert [report.done for report in hub.told] == sorted(report.done for report in hub.told)
     hub = Hub(monkeypatch, trouble())
-    with pytest.raises(HubError):
+    with pytest.raises(Trouble):
         hub.pull()
     assert len(hub.jobs) == PULL_TRIES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -15,12 +16,11 @@ from checkpoint_kit import RUN, ManualClock, new_run, put, take
 from relay_agent.attempt.telling import Teller
 from relay_agent.checkpoints.publish import Published
 from relay_agent.checkpoints.retention import Best, Retention
-from relay_agent.hub.calls import HubError
 from relay_agent.hub.parcel import About
 from relay_agent.hub.protocol import Check, Checked, Job, Send, Sent, Trim, Trimmed, Where
-from relay_agent.hub.shown import Shown
 from relay_agent.hub.sync import HubSync
 from relay_agent.hub.wish import Wish
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.reports import Transfer
 from relaytui.wire.status import TransferPhase
@@ -49,8 +49,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
-        self.failures: list[HubError] = []
-        self.check: HubError | None = None
+        self.failures: list[Trouble] = []
+        self.check: Trouble | None = None
         self.during: Callable[[], None] = lambda: None
         self.hangs = False
         self.asks = True
@@ -71,7 +71,7 @@ class Hub:
         if self.failures:
             raise self.failures.pop(0)
         if self.asks and await asyncio.to_thread(may, "commit") <= 0:
-            raise HubError("refused", "the lease is not safely ours: no commit", "permanent")
+            raise Trouble("refused", "the lease is not safely ours: no commit", "permanent")
         return Sent("c" * 40, f"step-{int(Path(job.folder).name[5:13])}", 10, False)
 
     @property
@@ -92,7 +92,7 @@ class Kit:
         self.wish = Wish(**{**given, **wish})
         tell: Teller = self.told  # type: ignore[assignment]
         self.sync = HubSync(
-            self.wish, self.run, 1, Shown(self.wish, tell, self.clock), self.clock, random.Random(1),
+            self.wish, self.run, 1, tell, self.clock, random.Random(1),
             held_for=lambda: self.held, about=lambda: About("sft", "t", "d", "c"),
             retention=Retention(0, Best("loss")), call=self.hub,
         )  # fmt: skip
@@ -118,7 +118,7 @@ class Kit:
         await asyncio.sleep(0.02)
 
     async def over(self) -> None:
-        self.sync.close()
+        self.sync.close(final=True)
         assert self.task is not None
         await asyncio.wait_for(self.task, 10)
 
@@ -158,16 +158,16 @@ async def test_the_end_sends_what_is_newest_and_no_more(tmp_path: Path) -> None:
 
 async def test_told_of_the_end_while_it_looks_it_looks_once_more(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
-    loop, looked = asyncio.get_running_loop(), kit.sync._newest
+    loop, looked = asyncio.get_running_loop(), kit.sync.next
 
-    def look() -> Any:
-        found = looked()
+    def look(**when: bool) -> Any:
+        found = looked(**when)
         if found is None and not kit.hub.sent:
             put(kit.run, 1, 100)  # the last one is published
-            loop.call_soon_threadsafe(kit.sync.close)
+            loop.call_soon_threadsafe(functools.partial(kit.sync.close, final=True))
         return found
 
-    kit.sync._newest = look  # type: ignore[method-assign]
+    kit.sync.next = look  # type: ignore[method-assign]
     kit.begin()
     assert kit.task is not None
     await asyncio.wait_for(kit.task, 10)
@@ -188,7 +188,7 @@ async def test_what_is_sent_is_pinned_for_as_long(tmp_path: Path) -> None:
 
 async def test_a_bad_token_is_said_at_once_and_once_and_an_order_tries_anew(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
-    kit.hub.check = HubError("bad_token", "the Hub does not know HF_TOKEN", "permanent")
+    kit.hub.check = Trouble("bad_token", "the Hub does not know HF_TOKEN", "permanent")
     kit.begin()
     await kit.until(lambda: kit.told.kinds == ["hub.failed"])
     kit.put(100)
@@ -203,7 +203,7 @@ async def test_a_bad_token_is_said_at_once_and_once_and_an_order_tries_anew(tmp_
 
 async def test_what_passes_is_tried_again_and_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kit = Kit(tmp_path)
-    kit.hub.failures = [HubError("hub_trouble", "the Hub has trouble", "unknown") for _ in range(3)]
+    kit.hub.failures = [Trouble("hub_trouble", "the Hub has trouble", "unknown") for _ in range(3)]
     kit.put(100)
     kit.begin()
     for count in (1, 2, 3, 4):
@@ -219,7 +219,7 @@ async def test_what_passes_is_tried_again_and_said_once(tmp_path: Path, capsys: 
 
 async def test_a_damaged_one_is_passed_over_for_the_next(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
-    kit.hub.failures = [HubError("damaged", "it is damaged", "permanent")]
+    kit.hub.failures = [Trouble("damaged", "it is damaged", "permanent")]
     kit.put(100)
     kit.put(200)
     kit.begin()

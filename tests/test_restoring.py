@@ -18,30 +18,30 @@ from relay_agent.attempt.restoring import Restoring
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published
-from relay_agent.checkpoints.receiving import incoming, place_for
+from relay_agent.checkpoints.receiving import place_for
 from relay_agent.checkpoints.rollback import Rollback, note
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.hub import layout
-from relay_agent.hub.calls import HubError
-from relay_agent.hub.protocol import Step
 from relay_agent.outcome.stop import Stop, Why
+from relay_agent.sending.protocol import Step
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import CheckpointRef
 
-UNREACHED = HubError("unreachable", "the Hub cannot be reached", "transient")
+UNREACHED = Trouble("unreachable", "the Hub cannot be reached", "transient")
 
 
 class Shelf:
     """Stands for the Hub: checkpoints of a volume that is gone. `fails`: by tag."""
 
-    repo = "relay/run-1"
+    where = "relay/run-1"
     event = "restore.hub"
 
     def __init__(self, lost: RunFolder, *stored: Published) -> None:
         self._lost = lost
         self.stored = {layout.tag_of(done.name): done.name for done in stored}
-        self.fails: dict[str, HubError] = {}
+        self.fails: dict[str, Trouble] = {}
         self.asked = 0
         self.pulled: list[str] = []
         self.placed: Callable[[Step], None] = lambda step: None
@@ -87,7 +87,7 @@ def begin(
         teller: Any = told
         source: Any = shelf
         asked = stop or Stop()
-        restoring = Restoring(source, run, rule, held, teller, asked)
+        restoring = Restoring([source] if source else [], run, rule, held, teller, asked)
         begun = Beginning(settings, run, known, 3, "mock", held, teller, asked, restoring=restoring, **more)
         found = await begun.resume()
         await asyncio.sleep(0)
@@ -113,7 +113,7 @@ def test_an_empty_volume_goes_on_from_the_one_that_the_commander_knows(lost: Run
     name, told = begin(run, ref(five, 3), Shelf(lost, four, five))
     assert (name, told.kinds()) == ("step_00000500", ["checkpoint.missing", "restore.hub"])
     assert read(run.ckpt / "step_00000500").sha256 == five.manifest_sha256, "it is the same one"
-    assert not list(incoming(run).iterdir())
+    assert not list(run.incoming.iterdir())
     take(run, 7, name)
     assert begin(run, ref(five, 3), None, epoch=8)[0] == name, "and known to be so the next time"
     put(run, 7, 600)
@@ -184,7 +184,7 @@ def test_a_hub_out_of_reach_holds_up_no_new_run_and_hides_no_old_one(lost: RunFo
 def test_one_that_is_not_whole_there_is_passed_over_and_said(lost: RunFolder, run: RunFolder) -> None:
     four, five = put(lost, 3, 400), put(lost, 3, 500)
     shelf = Shelf(lost, four, five)
-    shelf.fails["step-500"] = HubError("not_whole", "'weights.bin' is missing on the Hub", "permanent")
+    shelf.fails["step-500"] = Trouble("not_whole", "'weights.bin' is missing on the Hub", "permanent")
     name, told = begin(run, None, shelf)
     assert (name, told.kinds()) == ("step_00000400", ["restore.failed", "restore.hub"])
     assert "step-500 of relay/run-1 is not used: 'weights.bin' is missing" in told[0][1]
@@ -196,7 +196,7 @@ def test_one_that_is_not_whole_there_is_passed_over_and_said(lost: RunFolder, ru
 def test_one_that_cannot_be_had_now_is_not_replaced_by_an_older_one_unasked(lost: RunFolder, run: RunFolder) -> None:
     four, five = put(lost, 3, 400), put(lost, 3, 500)
     shelf = Shelf(lost, four, five)
-    shelf.fails["step-500"] = HubError("no_room", "the volume is full", "permanent")
+    shelf.fails["step-500"] = Trouble("no_room", "the volume is full", "permanent")
     for rule in ("ask", "restart"):
         with pytest.raises(RelayError, match=r"step_00000500 at relay/run-1 cannot be had: the volume is full"):
             begin(run, None, shelf, rule)
@@ -205,7 +205,7 @@ def test_one_that_cannot_be_had_now_is_not_replaced_by_an_older_one_unasked(lost
 
 def test_when_all_that_is_there_is_bad_the_run_does_not_quietly_begin_anew(lost: RunFolder, run: RunFolder) -> None:
     shelf = Shelf(lost, put(lost, 3, 500))
-    shelf.fails["step-500"] = HubError("not_whole", "its hash differs", "permanent")
+    shelf.fails["step-500"] = Trouble("not_whole", "its hash differs", "permanent")
     with pytest.raises(RelayError, match="nothing to go on from"):
         begin(run, None, shelf)
     assert begin(run, None, shelf, "restart")[0] is None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from relay_agent.hub.layout import repo_trouble, step_of
 from relaytui.wire.ids import is_id
 
 _STEP = re.compile(r"[0-9]{1,15}\Z")
@@ -31,6 +30,8 @@ class ForkFrom:
         if at and not which:
             return None
         if text.startswith("hf:"):
+            from relay_agent.hub.layout import repo_trouble, step_of
+
             good = not repo_trouble(name) and (not which or step_of(which) is not None)
             return cls(text, repo=name, tag=which) if good else None
         if not is_id(name) or (which and not _STEP.match(which)):

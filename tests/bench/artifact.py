@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from relay_agent.artifacts.jobs import CHILD, Archive, Kept, Put, Seal, Store
+from relay_agent.artifacts import calls
+from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal, Store
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.hub import calls
 from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
 from tests.bench.children import BenchError, child, module
 from tests.bench.commander_process import Commander, commander
@@ -116,7 +116,7 @@ class Pod:
         done = await asyncio.to_thread(self._published, next(self._numbers))
         began = time.perf_counter()
         seal = Seal(self._store, str(done.path), done.manifest_sha256)
-        archive = await calls.call(seal, Archive, cache=self._cache, child=CHILD)
+        archive = await calls.call(seal, Archive, cache=self._cache)
         put = Put(self._store, str(done.path), done.manifest_sha256, archive, False)
         kept = await self._put(put)
         seconds = time.perf_counter() - began
@@ -127,7 +127,7 @@ class Pod:
         return {"MB/s": FILES * SIZE / seconds / 1e6, "again": time.perf_counter() - began}
 
     async def _put(self, put: Put) -> Kept:
-        return await calls.call(put, Kept, cache=self._cache, child=CHILD, may=lambda what: 20.0)
+        return await calls.call(put, Kept, cache=self._cache, may=lambda what: 20.0)
 
     def _published(self, step: int) -> Published:
         staged = self._folder.staging(1) / f"step_{step}"

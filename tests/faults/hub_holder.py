@@ -14,7 +14,6 @@ from relay_agent.checkpoints.retention import NEWEST_ONLY
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.hub.parcel import About
 from relay_agent.hub.protocol import Where
-from relay_agent.hub.shown import Shown
 from relay_agent.hub.sync import HubSync
 from relay_agent.hub.wish import Wish
 from relay_agent.volume.volume import RunFolder
@@ -58,9 +57,8 @@ async def hold(root: Path, epoch: int, first: int, last: int, url: str, repo: st
 
     where = Where(repo, "hf_write", url, timeout=5.0)
     wish = Wish(where, False, (), 0.0, False, 3, 60.0, "", None, str(root.parent / f"cache-{epoch}"))
-    shown = Shown(wish, Silent(), clock)  # type: ignore[arg-type]
     sync = HubSync(
-        wish, run, epoch, shown, clock, random.Random(epoch), held_for=lambda: safe_until - clock.boot(),
+        wish, run, epoch, Silent(), clock, random.Random(epoch), held_for=lambda: safe_until - clock.boot(),
         about=lambda: About("sft", "t", "d", "c"), retention=NEWEST_ONLY,
     )  # fmt: skip
     sync._check = _nothing  # type: ignore[method-assign]  # a process less to wait for
@@ -72,7 +70,7 @@ async def hold(root: Path, epoch: int, first: int, last: int, url: str, repo: st
         sync._wake.set()
         print("step", step, f"{time.monotonic() - began:.3f}", flush=True)
         await asyncio.sleep(0.4)
-    sync.close()
+    sync.close(final=True)
     await syncing
     renewing.cancel()
 

@@ -1,12 +1,13 @@
-"""What an agent asks of its child process at the artifact store: one job each; how they talk is `hub.protocol`'s."""
+"""What an agent asks of its child process at the artifact store: one job each, and its result."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from relay_agent.hub.protocol import Step
+from relay_agent.sending.protocol import Step
 
-CHILD = "relay_agent.artifacts.child"
+STORE = "the artifact store"
+"""What people call it."""
 
 
 class Store(Struct, frozen=True):
@@ -73,9 +74,6 @@ class Pull(StoreJob, frozen=True, tag="pull"):
     content: int  # bytes of its files
     files: int
     place: str
-
-
-AnyStoreJob = Seal | Put | Attach | ListStored | Pull
 
 
 class Kept(Struct, frozen=True):

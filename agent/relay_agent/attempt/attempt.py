@@ -14,15 +14,12 @@ from typing import Any
 
 from relay_agent.attempt.assembly import progress_of, publisher_of
 from relay_agent.attempt.beginning import Beginning
-from relay_agent.attempt.forking import Forking
 from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.last_word import last_word
 from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
-from relay_agent.attempt.pushing import Pushing
 from relay_agent.attempt.rejoin import Rejoining, replay
-from relay_agent.attempt.restoring import Restoring
-from relay_agent.attempt.storing import Storing
+from relay_agent.attempt.sending import Sending, forking_of, restoring_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
@@ -105,8 +102,9 @@ class Attempt:
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, grace)
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
-        self._pushing = Pushing(settings, folder, launch, holding, self.tenure, self.tell, stop, clock, rng)
-        self._storing = Storing(settings, folder, holding, self.tenure, self.tell, stop, clock, rng)
+        self._sending = Sending(
+            settings, folder, launch, holding, self.tenure, self.orders, self.tell, stop, clock, rng
+        )
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
 
     @property
@@ -127,8 +125,7 @@ class Attempt:
             await self._retries.load()
             if self._rejoining is None:
                 await self._granted()
-            self._pushing.begin(self.orders)
-            self._storing.begin()
+            self._sending.begin()
             try:
                 verdict = await (self._train() if self._rejoining is None else self._rejoin(self._rejoining))
                 verdict = await self._settled(verdict)
@@ -137,8 +134,7 @@ class Attempt:
             except RelayError as error:
                 refused = error
             else:
-                outcome = verdict.outcome  # both at once: one that nobody answers keeps the other from nothing
-                await asyncio.gather(self._pushing.last(outcome), self._storing.last(outcome))
+                await self._sending.last(verdict.outcome)
                 await self._end(verdict)
                 stopped = self._retried and self._stop.why is Why.SIGNAL  # after it had ended: nothing is tried again
                 return self._stop.exit_code if stopped else verdict.exit_code
@@ -149,8 +145,7 @@ class Attempt:
             renewing.cancel()
             for task in self._tasks:
                 task.cancel()
-            away = self._pushing.close(), self._storing.close()
-            await asyncio.gather(renewing, *self._tasks, *away, return_exceptions=True)
+            await asyncio.gather(renewing, *self._tasks, self._sending.close(), return_exceptions=True)
             await self.journal.close()
             self._leave_spool()
 
@@ -196,8 +191,8 @@ class Attempt:
         )  # fmt: skip
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
-            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, Restoring.of(*given),
-            Forking(*given),
+            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, restoring_of(*given),
+            forking_of(*given),
         )  # fmt: skip
         try:
             resume = await beginning.resume()
@@ -406,7 +401,7 @@ class Attempt:
 
     def _follower(self, step: int) -> Follower:
         note, wake = self._holding.spool.telemetry.note, self._link.wake
-        return Follower(progress_of(self._settings, step), self._clock, self._pushing.feeding(), note, wake)
+        return Follower(progress_of(self._settings, step), self._clock, self._sending.feeding(), note, wake)
 
     def _publisher(
         self, step: int, name: str | None, follower: Follower, taking: Taking, forked: bool
@@ -419,8 +414,7 @@ class Attempt:
         )  # fmt: skip
         if name is not None:
             publisher.protect.add(name)
-        self._pushing.spares(publisher)
-        self._storing.spares(publisher)
+        publisher.sending = self._sending.pins
         return publisher
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from relay_agent.attempt.forking import Forking
-from relay_agent.attempt.restoring import Found, Restoring
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
-from relay_agent.attempt.whence import Act, Here, There
+from relay_agent.attempt.whence import TABLE, Act, Found, Here, There
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.rescue import rescue
@@ -27,6 +26,10 @@ from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import clean, counted
+
+if TYPE_CHECKING:
+    from relay_agent.attempt.forking import Forking
+    from relay_agent.attempt.restoring import Restoring
 
 
 class Beginning:
@@ -57,8 +60,7 @@ class Beginning:
         self._tenure = tenure
         self._tell = tell
         self._stop = stop
-        rule = settings.on_missing_checkpoint
-        self._restoring = restoring or Restoring(None, folder, rule, tenure, tell, stop)
+        self._restoring = restoring
         self._forking = forking
         self._begins = False  # there is nothing that it could go on from
         self._anew = ""  # why it starts from the beginning although there was more
@@ -93,7 +95,11 @@ class Beginning:
             if lost:
                 self._tell.event("checkpoint.missing", lost)
         here = self._here(resume, known, lost, damage)
-        found = await self._restoring.find(here, resume, known, healthy=self._healthy)
+        found = Found(TABLE[here, There.NOTHING, self._settings.on_missing_checkpoint])
+        if self._restoring is not None:
+            found = await self._restoring.find(here, resume, known, healthy=self._healthy)
+        if found.act is not Act.ASK:
+            await asyncio.to_thread(self._forget)
         if found.act is Act.HUB:
             return found.resume
         if found.act is Act.ASK:
@@ -107,6 +113,17 @@ class Beginning:
             self._tell.event("checkpoint.bad", words, {"name": newest})
             say(words)
         return resume
+
+    def _forget(self) -> None:
+        """What came in from elsewhere and is not wanted any more. Blocking."""
+        if not self._folder.incoming.is_dir() or not self._mine():
+            return
+        from relay_agent.checkpoints.receiving import forget
+
+        forget(self._folder)
+
+    def _mine(self) -> bool:
+        return self._tenure.held and highest_claim(self._folder) <= self._tenure.lease.epoch
 
     def _here(self, resume: Resume | None, known: CheckpointRef | None, lost: str, damage: str) -> Here:
         if resume is None:
@@ -160,7 +177,7 @@ class Beginning:
         salvage = Salvage(
             self._folder,
             lease.epoch,
-            lambda: self._tenure.held and highest_claim(self._folder) <= lease.epoch,
+            self._mine,
             self._keep,
             accept=not (self._anew or self._healthy),
             restarts=self._settings.counter_restarts,

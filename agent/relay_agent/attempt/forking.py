@@ -17,11 +17,11 @@ from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.tree import Cancelled, Torn
 from relay_agent.config import Settings
 from relay_agent.fork_from import ForkFrom
-from relay_agent.hub.calls import HubError
-from relay_agent.hub.restore import Source
+from relay_agent.hub.restore import OnHub
 from relay_agent.hub.wish import wish_of
 from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import Exit, RelayError
@@ -69,7 +69,7 @@ class Forking:
             return None
         except (NoParent, Torn) as wrong:
             raise self._refused(wanted, str(wrong)) from None
-        except HubError as error:
+        except Trouble as error:
             raise self._refused(wanted, error.words, for_now=error.kind != "permanent") from None
 
     async def _from_volume(self, wanted: ForkFrom) -> Path:
@@ -86,8 +86,7 @@ class Forking:
 
     async def _from_hub(self, wanted: ForkFrom) -> tuple[Path, str]:
         wish = wish_of(msgspec.structs.replace(self._settings, hf_repo=wanted.repo), self._config)
-        assert wish is not None
-        source = Source(wish.where, wish.cache, self._stop, self._clock, self._rng, self._tell.transfer)
+        source = OnHub(wish.where, wish.cache, self._stop, self._clock, self._rng, self._tell.transfer)
         found = [step for step in await source.steps() if wanted.tag in ("", step.tag)]
         whole = [step for step in found if not step.trouble]
         if not whole:

@@ -7,78 +7,47 @@ checkpoint that the commander and the Hub know. Everything else that was found t
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
-from relay_agent.artifacts.restore import Stored
+from relay_agent.artifacts.restore import InStore
+from relay_agent.artifacts.wish import wish_of as store_wish_of
 from relay_agent.attempt.storing import store_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
-from relay_agent.attempt.whence import TABLE, Act, Here, Mark, Rule, There, there
+from relay_agent.attempt.whence import TABLE, Act, Found, Here, Mark, Rule, There, there
 from relay_agent.checkpoints.aside import throw_away
 from relay_agent.checkpoints.manifest import Sealed, read
 from relay_agent.checkpoints.placing import Taken, place
 from relay_agent.checkpoints.publish import Fenced
-from relay_agent.checkpoints.receiving import forget, incoming, place_for
+from relay_agent.checkpoints.receiving import place_for
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.rollback import Rollback, is_beyond, notes
 from relay_agent.checkpoints.tree import Cancelled, Torn, Unreadable
 from relay_agent.config import Settings
-from relay_agent.hub.calls import HubError
 from relay_agent.hub.layout import repo_trouble
-from relay_agent.hub.protocol import Step
-from relay_agent.hub.restore import Source
+from relay_agent.hub.restore import OnHub
 from relay_agent.hub.wish import wish_of
 from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
+from relay_agent.sending.protocol import Step
+from relay_agent.sending.source import Source
+from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 from relaytui.wire.messages import CheckpointRef, RunConfig
 from relaytui.wire.text import counted
 
 
-@dataclass(frozen=True)
-class Found:
-    act: Act
-    resume: Resume | None = None  # where the act is HUB
-    words: str = ""  # what there is on the Hub, or why it could not be asked
-    older: bool = False  # whether ON_MISSING_CHECKPOINT=older would go on from there
-    there: There = There.NOTHING
-
-
-class Elsewhere(Protocol):
-    """A place beside the volume that keeps checkpoints of runs. What it raises: HubError, and Cancelled where the
-    attempt is to stop."""
-
-    event: str  # told of what came from there
-
-    @property
-    def repo(self) -> str:
-        """What people call it."""
-
-    async def steps(self) -> list[Step]:
-        """What there is, in no order."""
-
-    async def pull(self, step: Step, place: Path) -> Path:
-        """Into `place`, where a part of it may be; the folder there that holds all of it."""
-
-    def placed(self, step: Step) -> None:
-        """It was read again and is in its place."""
-
-
 class Restoring:
-    """`source`: None where nothing is kept elsewhere; `beside`: further ones, asked after it. Of what all of them have
-    the newest counts, and of one that several have the first one's is taken."""
+    """`sources`: the first one's is taken of what several have; of what all of them have the newest counts."""
 
     def __init__(
-        self, source: Elsewhere | None, folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop,
-        beside: Sequence[Elsewhere] = (),
-    ) -> None:  # fmt: skip
-        self._sources = (*([source] if source is not None else []), *beside)
+        self, sources: Sequence[Source], folder: RunFolder, rule: Rule, tenure: Tenure, tell: Teller, stop: Stop
+    ) -> None:
+        self._sources = sources
         self._folder = folder
         self._rule: Rule = rule
         self._tenure = tenure
@@ -90,17 +59,16 @@ class Restoring:
         cls, settings: Settings, config: RunConfig, folder: RunFolder, tenure: Tenure, tell: Teller, stop: Stop,
         clock: Clock, rng: random.Random,
     ) -> Restoring:  # fmt: skip
-        source: Elsewhere | None = None
-        wish = wish_of(settings, config)
-        if wish is not None and repo_trouble(wish.where.repo):
-            wish = None  # it is said where it is to be synced to
-        if wish is not None:
-            source = Source(wish.where, wish.cache, stop, clock, rng, tell.transfer)
-        beside: list[Elsewhere] = []
+        sources: list[Source] = []
+        if settings.hf_repo or config.hf_repo:
+            wish = wish_of(settings, config)
+            if not repo_trouble(wish.where.repo):  # it is said where it is to be synced to
+                sources.append(OnHub(wish.where, wish.cache, stop, clock, rng, tell.transfer))
         if settings.artifacts != "none":
-            cache = str(settings.agent_state / "artifacts")
-            beside.append(Stored(lambda: store_of(settings, tenure), cache, stop, clock, rng, tell.transfer))
-        return cls(source, folder, settings.on_missing_checkpoint, tenure, tell, stop, beside)
+            cache = store_wish_of(settings).cache
+            store = functools.partial(store_of, settings, tenure)
+            sources.append(InStore(store, cache, stop, clock, rng, tell.transfer))
+        return cls(sources, folder, settings.on_missing_checkpoint, tenure, tell, stop)
 
     async def find(
         self, here: Here, resume: Resume | None, known: CheckpointRef | None, *, healthy: bool = False
@@ -109,28 +77,24 @@ class Restoring:
         newest that the commander knows, unless the volume is beyond that. `healthy`: only one that was saved while the
         loss was well. Cancelled; OSError where the volume fails."""
         if here is Here.NEWEST or not self._sources:
-            found = Found(TABLE[here, There.NOTHING, self._rule])
-        else:
-            found = await self._ask(here, resume, known, healthy)
-        if found.act is not Act.ASK:
-            await asyncio.to_thread(self._forget)
-        return found
+            return Found(TABLE[here, There.NOTHING, self._rule])
+        return await self._ask(here, resume, known, healthy)
 
     async def _ask(self, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool) -> Found:
         mark = await asyncio.to_thread(_mark, resume)
         spoilt = await asyncio.to_thread(notes, self._folder)
         better = ""  # why one that may be whole cannot be had
-        found: list[tuple[Elsewhere, Step]] = []
+        found: list[tuple[Source, Step]] = []
         for source in self._sources:
-            say(f"looking for checkpoints of the run at {source.repo}")
+            say(f"looking for checkpoints of the run at {source.where}")
             try:
                 steps = await source.steps()
-            except HubError as error:
-                words = f"{source.repo} cannot be asked for checkpoints: {error.words}"
+            except Trouble as error:
+                words = f"{source.where} cannot be asked for checkpoints: {error.words}"
                 self._failed(words, error.code)
                 better = better or words
                 continue
-            found += [(source, step) for step in self._candidates(source.repo, steps, spoilt, healthy)]
+            found += [(source, step) for step in self._candidates(source.where, steps, spoilt, healthy)]
         candidates = sorted(found, key=lambda each: (each[1].epoch, each[1].seq), reverse=True)
         for source, step in candidates:
             first = step.manifest == candidates[0][1].manifest
@@ -139,22 +103,22 @@ class Restoring:
                 known, mark, Mark(step.epoch, step.seq), step.name, step.step, step.manifest, better=bool(better)
             )
             act = TABLE[here, what, self._rule]
-            words = f"the newest whole one at {source.repo} is {step.name} ({step.tag})"
+            words = f"the newest whole one at {source.where} is {step.name} ({step.tag})"
             if act is not Act.HUB:
                 act = TABLE[here, There.UNREACHED, self._rule] if better else act
                 older = TABLE[here, what, "older"] is Act.HUB
                 return Found(act, None, f"{better}; {words}" if better else words, older, what)
             try:
                 return Found(Act.HUB, await self._bring(source, step), words, there=what)
-            except HubError as error:
+            except Trouble as error:
                 if error.code != "not_whole":
-                    better = f"{step.name} at {source.repo} cannot be had: {error.words}"
-                self._failed(f"{step.tag} of {source.repo} is not used: {error.words}", error.code, step)
+                    better = f"{step.name} at {source.where} cannot be had: {error.words}"
+                self._failed(f"{step.tag} of {source.where} is not used: {error.words}", error.code, step)
             except Torn as torn:
-                self._failed(f"{step.tag} of {source.repo} is not used: {torn.reason}", "not_whole", step)
+                self._failed(f"{step.tag} of {source.where} is not used: {torn.reason}", "not_whole", step)
         here = Here.LOST if here is Here.EMPTY and candidates else here
         what = There.UNREACHED if better else There.NOTHING
-        words = better or f"nothing to go on from is at {' or '.join(source.repo for source in self._sources)}"
+        words = better or f"nothing to go on from is at {' or '.join(source.where for source in self._sources)}"
         return Found(TABLE[here, what, self._rule], None, words, there=what)
 
     def _candidates(self, repo: str, steps: list[Step], spoilt: Mapping[int, Rollback], healthy: bool) -> list[Step]:
@@ -173,9 +137,9 @@ class Restoring:
             self._failed(words, "other_run")
         return sorted(usable.values(), key=lambda step: (step.epoch, step.seq), reverse=True)
 
-    async def _bring(self, source: Elsewhere, step: Step) -> Resume:
-        """HubError, Torn: it cannot be had from there."""
-        say(f"bringing back {step.name}, {counted(step.bytes, 'byte')}, from {source.repo} at {step.tag}")
+    async def _bring(self, source: Source, step: Step) -> Resume:
+        """Trouble, Torn: it cannot be had from there."""
+        say(f"bringing back {step.name}, {counted(step.bytes, 'byte')}, from {source.where} ({step.tag})")
         came = place_for(self._folder, step.manifest)
         had = await asyncio.to_thread(came.exists)
         try:
@@ -188,9 +152,9 @@ class Restoring:
             sealed = await self._placed(source, step)
         source.placed(step)
         manifest = sealed.manifest
-        data = {"name": step.name, "step": str(step.step), "repo": source.repo, "tag": step.tag}
+        data = {"name": step.name, "step": str(step.step), "repo": source.where, "tag": step.tag}
         more = {"revision": step.revision, "manifest": step.manifest, "bytes": str(step.bytes)}
-        words = f"{step.name} is back from {source.repo}, tag {step.tag}, {counted(step.bytes, 'byte')}"
+        words = f"{step.name} is back from {source.where} ({step.tag}), {counted(step.bytes, 'byte')}"
         self._tell.event(source.event, words, {**data, **more})
         say(words)
         well = sealed.name if manifest.healthy else None
@@ -199,7 +163,7 @@ class Restoring:
             forked=manifest.forked_from is not None,
         )  # fmt: skip
 
-    async def _placed(self, source: Elsewhere, step: Step) -> Sealed:
+    async def _placed(self, source: Source, step: Step) -> Sealed:
         received = await source.pull(step, place_for(self._folder, step.manifest))
         check = self._stop.unless_asked
         try:
@@ -207,11 +171,6 @@ class Restoring:
         except Fenced:
             self._tenure.fenced()
             raise Cancelled from None
-
-    def _forget(self) -> None:
-        """What came in and is not wanted any more. Blocking."""
-        if incoming(self._folder).is_dir() and self._mine():
-            forget(self._folder)
 
     def _mine(self) -> bool:
         return self._tenure.held and highest_claim(self._folder) <= self._tenure.lease.epoch

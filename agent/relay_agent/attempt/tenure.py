@@ -66,6 +66,10 @@ class Tenure:
         """Whether nobody else can have it."""
         return self.lease.safe(self._clock.boot())
 
+    def held_for(self) -> float:
+        """Seconds for which it is safely ours; 0 once it is lost."""
+        return self.lease.safe_until - self._clock.boot() if self.held else 0.0
+
     @property
     def notice(self) -> float:
         """Seconds that the trainer has to save where it is stopped for the lease's end."""

@@ -6,9 +6,11 @@ SHA-256; whatever has only its name is another one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from relay_agent.checkpoints.resume import Resume
 from relaytui.wire.messages import CheckpointRef
 
 Rule = Literal["ask", "older", "restart"]
@@ -73,6 +75,15 @@ class Mark(NamedTuple):
 
     epoch: int
     seq: int
+
+
+@dataclass(frozen=True)
+class Found:
+    act: Act
+    resume: Resume | None = None  # where the act is HUB
+    words: str = ""  # what there is elsewhere, or why it could not be asked
+    older: bool = False  # whether ON_MISSING_CHECKPOINT=older would go on from there
+    there: There = There.NOTHING
 
 
 def is_known(known: CheckpointRef, name: str, epoch: int, sha256: str) -> bool:

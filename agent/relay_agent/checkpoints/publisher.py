@@ -104,7 +104,7 @@ class Publisher:
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
         self.protect: set[str] = set()
-        self.sending: set[str] = set()  # what goes to the artifact store is spared, too
+        self.sending: Callable[[], set[str]] = set  # what is on its way off the pod is spared, too
         self.newest_step: int | None = None
         self.may_prune = True
         """False once there is doubt whether the resume took."""
@@ -367,7 +367,7 @@ class Publisher:
             return
         try:
             removed = await asyncio.to_thread(
-                prune, self._folder, self._keep, self.protect | self.sending, self._safe, retention=self._retention
+                prune, self._folder, self._keep, self.protect | self.sending(), self._safe, retention=self._retention
             )
         except OSError as error:
             self._recorder.event("prune.failed", f"old checkpoints stay: {error.strerror or error}")

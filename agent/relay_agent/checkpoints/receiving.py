@@ -33,23 +33,18 @@ class TooMuch(Torn):
     """More than there is room for, of space or of names."""
 
 
-def incoming(run: RunFolder) -> Path:
-    """Where what comes from elsewhere waits until it is whole."""
-    return run.ckpt / ".incoming"
-
-
 def place_for(run: RunFolder, sha256: str) -> Path:
     """Of one checkpoint, by the hash of its manifest."""
-    return incoming(run) / sha256[:16]
+    return run.incoming / sha256[:16]
 
 
 def forget(run: RunFolder, disk: Disk = SYSTEM, spare: str = "") -> None:
     """Throw away what came in and is not wanted any more, but that of the manifest with the hash `spare`."""
     with suppress(OSError):
-        for name in names(incoming(run)):
+        for name in names(run.incoming):
             if not spare or name != place_for(run, spare).name:
                 with suppress(OSError):
-                    throw_away(run, incoming(run) / name, disk)
+                    throw_away(run, run.incoming / name, disk)
 
 
 def refuse_foreign(manifest: Manifest) -> None:

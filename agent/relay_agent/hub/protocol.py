@@ -1,18 +1,10 @@
-"""What the agent and its child process at the Hub say to each other: one job in, lines of JSON out.
-
-The job goes in by stdin, with the token: never by argv or the environment, which others can read. A question of the
-child's is answered by one line on stdin; the end of stdin is the end of the agent, and of the child.
-"""
+"""What the agent asks of its child process at the Hub, and what comes of it; how they talk is `sending`'s."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
 from msgspec import Struct
 
-MAX_LINE = 16 << 20
-"""Bytes of one message, at most."""
+from relay_agent.sending.protocol import Step
 
 # -- jobs: agent to child, the first line ------------------------------------------------------------------------------
 
@@ -37,10 +29,11 @@ class Job(Struct, frozen=True, tag_field="job"):
 
 class Check(Job, frozen=True, tag="check"):
     """Make the repository if there is none, and see that it is private where it should be, ours to write, and this
-    run's. Result: `Checked`. `make`: False only looks."""
+    run's. Result: `Checked`. `make`: False only looks; `write`: False asks no token what it may."""
 
     run_id: str
     make: bool = True
+    write: bool = True
 
 
 class Beside(Struct, frozen=True):
@@ -96,9 +89,6 @@ class Pull(Job, frozen=True, tag="pull"):
     threads: int = 4
 
 
-AnyJob = Check | Send | Trim | ListSteps | Pull
-
-
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
@@ -120,23 +110,6 @@ class Trimmed(Struct, frozen=True):
     freed: int  # bytes
 
 
-class Step(Struct, frozen=True):
-    """One tag of Relay's. `trouble`: why it is none to go on from; what follows it says nothing then."""
-
-    tag: str
-    revision: str  # the commit
-    trouble: str = ""
-    run_id: str = ""
-    name: str = ""  # of the checkpoint, as its manifest says; so is what follows
-    step: int = 0
-    epoch: int = 0
-    seq: int = 0
-    healthy: bool = True
-    maker: int = 0  # the epoch whose trainer saved it
-    bytes: int = 0
-    manifest: str = ""  # its SHA-256
-
-
 class Listed(Struct, frozen=True):
     steps: list[Step]  # in no order
 
@@ -144,60 +117,3 @@ class Listed(Struct, frozen=True):
 class Pulled(Struct, frozen=True):
     folder: str  # what it is in, named as it is, with its manifest; nobody has read it all again yet
     moved: int  # bytes that came over the network
-
-
-# -- child to agent ----------------------------------------------------------------------------------------------------
-
-
-class Message(Struct, frozen=True, tag_field="type"):
-    pass
-
-
-class Phase(Message, frozen=True, tag="phase"):
-    name: str
-
-
-class Progress(Message, frozen=True, tag="progress"):
-    """Bytes. What is stored already counts as done."""
-
-    done: int
-    total: int
-
-
-class May(Message, frozen=True, tag="may"):
-    """Asked right before what cannot be taken back; answered by `Go`."""
-
-    what: str
-
-
-class Result(Message, frozen=True, tag="result"):
-    data: msgspec.Raw
-
-
-Kind = Literal["permanent", "transient", "unknown"]
-
-
-class Failed(Message, frozen=True, tag="failed"):
-    """`permanent`: it comes again until somebody sees to it. `transient`: worth another try, after `wait` seconds where
-    the Hub says so. `unknown`: whether it was done has to be looked up, which the next try does."""
-
-    code: str
-    words: str
-    kind: Kind
-    wait: float | None = None
-
-
-AnyMessage = Phase | Progress | May | Result | Failed
-
-
-# -- agent to child, after a question ----------------------------------------------------------------------------------
-
-
-class Go(Struct, frozen=True):
-    """The answer holds for so many seconds from when the question was asked; 0 is no."""
-
-    seconds: float
-
-
-def line(message: Struct) -> bytes:
-    return msgspec.json.encode(message) + b"\n"

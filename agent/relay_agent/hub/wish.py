@@ -33,16 +33,13 @@ class Wish:
         return f"{self.where.repo}: {what}, {every} and at the end{kept}"
 
 
-def wish_of(settings: Settings, config: RunConfig) -> Wish | None:
-    """None where no repository is named."""
-    wanted = settings.hf_repo or config.hf_repo
-    if not wanted:
-        return None
+def wish_of(settings: Settings, config: RunConfig) -> Wish:
+    """Of a run that has a repository."""
     rollouts = (settings.rollout_trajectory_root, settings.rollout_trajectory_pattern)
     return Wish(
         where=Where(
-            repo_of(wanted, settings.run_id), settings.hf_token, settings.hf_endpoint, settings.hf_private,
-            xet=settings.hf_xet,
+            repo_of(settings.hf_repo or config.hf_repo, settings.run_id), settings.hf_token, settings.hf_endpoint,
+            settings.hf_private, xet=settings.hf_xet,
         ),
         dry=settings.hf_dry_run,
         push=settings.hf_push,
@@ -64,10 +61,10 @@ def lineage_of(wish: Wish, fork: ForkFrom | None) -> Lineage:
     return Lineage(wish.base_model, fork.repo, fork.run_id, tag)
 
 
-def trouble(wish: Wish) -> str:
-    """Why nothing can come of it, as far as one can tell without asking anybody; empty: nothing is wrong."""
+def trouble(wish: Wish) -> tuple[str, str] | None:
+    """Why nothing can come of it, as far as one can tell without asking anybody, and what to do about it."""
     if wrong := repo_trouble(wish.where.repo):
-        return f"HF_REPO {wish.where.repo!a} is no name of a repository: {wrong}"
+        return f"HF_REPO {wish.where.repo!a} is no name of a repository", wrong
     if not wish.dry and not wish.where.token:
-        return "HF_TOKEN is not set"
-    return ""
+        return "HF_TOKEN is not set", "set it to a token that may write there"
+    return None

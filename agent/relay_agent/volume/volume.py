@@ -91,6 +91,11 @@ class RunFolder:
         """Whole checkpoints of attempts that went on beside the line: never resumed from."""
         return self.ckpt / ".orphans"
 
+    @property
+    def incoming(self) -> Path:
+        """Where what comes from elsewhere waits until it is whole."""
+        return self.ckpt / ".incoming"
+
     def staging(self, epoch: int) -> Path:
         """RELAY_CKPT_STAGING_ROOT of that epoch."""
         return self.ckpt / ".staging" / f"e{epoch:08d}"

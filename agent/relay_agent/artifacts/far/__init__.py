@@ -1,1 +1,6 @@
-"""What runs in the child process: the only part that packs, sends and extracts."""
+"""What the child process does at the artifact store: the only part that packs, sends and extracts."""
+
+from relay_agent.artifacts.jobs import Attach, ListStored, Pull, Put, Seal
+
+JOBS = Seal | Put | Attach | ListStored | Pull
+WORK = {Seal: "send.seal", Put: "send.put", Attach: "attach.attach", ListStored: "fetch.offers", Pull: "fetch.pull"}

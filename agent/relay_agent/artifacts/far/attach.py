@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from relay_agent.artifacts.far.commander import Commander
-from relay_agent.artifacts.far.failures import Trouble
 from relay_agent.artifacts.far.send import Whole, upload
 from relay_agent.artifacts.jobs import Attach, Attached
 from relay_agent.checkpoints.disk import folder, open_file
-from relay_agent.hub.child import Tell
+from relay_agent.sending.child import Tell
+from relay_agent.sending.trouble import Trouble
 from relaytui.wire.artifacts import ArtifactKind, BeginUpload
 from relaytui.wire.ids import is_id
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import secrets
 import ssl
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -16,26 +15,27 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from relay_agent.artifacts.far.failures import StoreRefused, Trouble, refused
+from relay_agent.artifacts.far.failures import StoreRefused, refused
 from relay_agent.artifacts.jobs import Store
+from relay_agent.sending.backoff import Backoff
+from relay_agent.sending.trouble import Trouble
 from relaytui.wire.artifacts import EPOCH_HEADER, LEASE_HEADER, OFFSET_HEADER, RUN_HEADER
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
 from relaytui.wire.text import clean
 
 T = TypeVar("T")
 MAX_ANSWER = 16 << 20
-TRIES = 5
-"""In a row, of one request, before it is the agent's to say when it is tried again."""
-FIRST, LONGEST = 0.5, 8.0
-"""Seconds from one to the next; doubled each time."""
-_BROKEN = (OSError, http.client.HTTPException)
+BACKOFF = Backoff()
+BROKEN = (OSError, http.client.HTTPException)
+"""What a connection that breaks raises."""
 
 
 class Commander:
     """One connection, kept open. Not for several threads at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, backoff: Backoff | None = None) -> None:
         self._store = store
+        self.backoff = backoff or BACKOFF
         self.url = store.url
         parts = urlsplit(store.url)
         self._secure = parts.scheme == "https"
@@ -57,21 +57,20 @@ class Commander:
         """The answer to a request that may be made twice; `body`: a message. Trouble; tried again where the
         connection breaks."""
         data = msgspec.json.encode(body) if body is not None else b""
-        for attempt in range(TRIES):
+        failed = 0
+        while True:
             try:
                 return self._once(method, path, answer, data, **more)
-            except _BROKEN as error:
+            except BROKEN as error:
                 self.close()
-                if attempt == TRIES - 1:
-                    raise unreachable(self._store.url, error) from None
-                time.sleep(min(LONGEST, FIRST * 2**attempt))
-        raise AssertionError
+                failed += 1
+                self.backoff.again(failed, unreachable(self.url, error))
 
     def once(self, method: str, path: str, answer: type[T], data: bytes | memoryview, **more: Any) -> T:
         """As `ask`, of raw bytes, and once; what broke is raised as it is."""
         try:
             return self._once(method, path, answer, data, kind="application/octet-stream", **more)
-        except _BROKEN:
+        except BROKEN:
             self.close()
             raise
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 from relay_agent.checkpoints.tree import Torn, Unreadable
-from relay_agent.hub.protocol import Failed, Kind
+from relay_agent.sending import trouble
+from relay_agent.sending.protocol import Failed, Kind
+from relay_agent.sending.trouble import Trouble
 from relaytui.archive.errors import BadArchive, SourceChanged
 from relaytui.wire.errors import RelayError
 from relaytui.wire.text import clean
@@ -23,17 +26,6 @@ _BY_CODE: dict[str, tuple[Kind, float | None]] = {
 """Errors of the commander's that may go away by themselves; any other of its own words is for good."""
 _NO_ROUTE = ("not_found", "http_404", "http_405", "method_not_allowed")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Trouble(Exception):  # noqa: N818 - it is told as it is
-    """What our own work here refuses or cannot do; see `Failed`."""
-
-    def __init__(self, code: str, words: str, kind: Kind = "permanent", wait: float | None = None) -> None:
-        super().__init__(words)
-        self.code = code
-        self.words = words
-        self.kind: Kind = kind
-        self.wait = wait
 
 
 class StoreRefused(Trouble):
@@ -55,9 +47,7 @@ def refused(status: int, code: str, words: str, wait: float | None = None) -> St
     return StoreRefused(code or "refused", words or f"the commander answers {status}")
 
 
-def told(error: BaseException) -> Failed:
-    if isinstance(error, Trouble):
-        return Failed(error.code, error.words, error.kind, error.wait)
+def told(error: BaseException, job: Any) -> Failed:
     if isinstance(error, BadArchive):
         return Failed("not_whole", error.message, "permanent")
     if isinstance(error, SourceChanged):
@@ -68,9 +58,7 @@ def told(error: BaseException) -> Failed:
         return Failed("damaged", error.reason, "permanent")
     if isinstance(error, RelayError):
         return Failed(error.code, error.message, "transient" if error.code in ("disk", "unavailable") else "permanent")
-    if isinstance(error, MemoryError):
-        return Failed("no_memory", "there is not enough memory", "transient")
     if isinstance(error, OSError):
         room = error.errno in _NO_ROOM
         return Failed("no_room" if room else "unreachable", clean(error.strerror or str(error), 200), "transient")
-    return Failed("unknown", clean(f"{type(error).__name__}: {error}", 200), "unknown")
+    return trouble.told(error)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import shutil
-import time
 from pathlib import Path
 
-from relay_agent.artifacts.far.commander import FIRST, LONGEST, TRIES, Commander, unreachable
+from relay_agent.artifacts.far.commander import BROKEN, Commander, unreachable
 from relay_agent.artifacts.far.send import MANIFESTS
 from relay_agent.artifacts.jobs import Archive, Came, ListStored, Offer, Offers, Pull
 from relay_agent.checkpoints.disk import SYSTEM, make_folder
 from relay_agent.checkpoints.manifest import MAX_BYTES, Manifest, Torn, decode
 from relay_agent.checkpoints.receiving import refuse_foreign
-from relay_agent.hub.child import Tell
-from relay_agent.hub.protocol import Step
+from relay_agent.sending.child import Tell
+from relay_agent.sending.protocol import Step
 from relaytui.archive.extract import Limits, extract
 from relaytui.archive.names import MAX_FILES
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Artifacts
@@ -47,10 +46,7 @@ def _offer(commander: Commander, row: ArtifactRow, manifests: dict[str, Artifact
         manifest = _manifest(commander, beside)
     except Torn as torn:
         return Offer(Step(tag, number, torn.reason), archive, 0)
-    step = Step(
-        tag, number, "", manifest.run_id, manifest.name, manifest.step, manifest.epoch, manifest.seq, manifest.healthy,
-        manifest.maker, manifest.total_bytes, beside.sha256,
-    )  # fmt: skip
+    step = Step.of(tag, number, manifest, beside.sha256)
     return Offer(step, archive, len(manifest.files))
 
 
@@ -58,15 +54,8 @@ def _manifest(commander: Commander, row: ArtifactRow) -> Manifest:
     """Torn where it is none, or not the one that its hash says."""
     if row.size > MAX_BYTES:
         raise Torn("its manifest is too large")
-    for attempt in range(TRIES):
-        try:
-            data = commander.content(f"/api/artifacts/{row.id}/content", 0).read(row.size + 1)
-            break
-        except (OSError, http.client.HTTPException) as error:
-            commander.close()
-            if attempt == TRIES - 1:
-                raise unreachable(commander.url, error) from None
-            time.sleep(min(LONGEST, FIRST * 2**attempt))
+    coming = _Coming(commander, row.id, row.size)
+    data = b"".join(iter(lambda: coming.read(row.size), b""))
     if hashlib.sha256(data).hexdigest() != row.sha256:
         raise Torn("its manifest came with another hash")
     manifest = decode(data)
@@ -84,7 +73,7 @@ def pull(job: Pull, tell: Tell) -> Came:
     tell.phase("downloading")
     size = job.archive.size
     limits = Limits(size, job.content + (job.files + 2) * _PER_FILE + MAX_BYTES, min(job.files + 1, MAX_FILES), None)
-    coming = _Coming(Commander(job.store), f"/api/artifacts/{job.artifact}/content", size)
+    coming = _Coming(Commander(job.store), job.artifact, size)
     try:
         # By its share of the bytes that come: what is shown is of the checkpoint's own size.
         done = extract(
@@ -99,9 +88,9 @@ def pull(job: Pull, tell: Tell) -> Came:
 class _Coming:
     """A content that goes on where its connection broke."""
 
-    def __init__(self, commander: Commander, path: str, size: int) -> None:
+    def __init__(self, commander: Commander, artifact: int, size: int) -> None:
         self._commander = commander
-        self._path = path
+        self._path = f"/api/artifacts/{artifact}/content"
         self._size = size
         self._at = 0
         self._response: http.client.HTTPResponse | None = None
@@ -116,12 +105,10 @@ class _Coming:
                     self._failed = 0
                     return data
                 raise ConnectionResetError("the connection ended in the middle of it")
-            except (OSError, http.client.HTTPException) as error:
+            except BROKEN as error:
                 self.close()
                 self._failed += 1
-                if self._failed >= TRIES:
-                    raise unreachable(self._commander.url, error) from None
-                time.sleep(min(LONGEST, FIRST * 2**self._failed))
+                self._commander.backoff.again(self._failed, unreachable(self._commander.url, error))
         return b""
 
     def _connected(self) -> http.client.HTTPResponse:

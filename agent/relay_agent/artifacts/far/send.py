@@ -8,28 +8,25 @@ second copy of a checkpoint that may be as large as it is, and the packing is be
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from relay_agent.artifacts.far.commander import Commander, unreachable
-from relay_agent.artifacts.far.failures import StoreRefused, Trouble
+from relay_agent.artifacts.far.commander import BROKEN, Commander, unreachable
+from relay_agent.artifacts.far.failures import StoreRefused
 from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal
 from relay_agent.checkpoints.manifest import MANIFEST, Sealed, Torn, read
 from relay_agent.checkpoints.receiving import manifest_of
-from relay_agent.hub.child import Tell
+from relay_agent.sending.child import Tell
+from relay_agent.sending.trouble import Trouble
 from relaytui.archive.pack import Pack
 from relaytui.wire.artifacts import OFFSET_HEADER, ArtifactKind, Began, BeginUpload, Offset, Stored
 
 CHUNK = 8 << 20
 """Bytes of one request. The commander makes each durable before it answers; two are in memory."""
 WORKERS = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
-TRIES = 6
-"""In a row without a byte that got there, until the agent is told."""
-FIRST, LONGEST = 0.5, 8.0
 PATH = "/api/artifacts/uploads"
 MANIFESTS = f"checkpoint.{MANIFEST}"
 """What all manifests are called there, so that as many of them are kept as of checkpoints; a checkpoint's own is found
@@ -144,7 +141,7 @@ class _Sending:
                     raise
                 offset = before if refused.offset is None else refused.offset
                 self._wait(refused, further=offset > before)
-            except OSError as error:
+            except BROKEN as error:
                 self._wait(unreachable(self._commander.url, error), further=False)
                 offset = self._commander.ask("GET", self._path, Offset).offset
             if offset > before:
@@ -159,10 +156,8 @@ class _Sending:
 
     def _wait(self, trouble: Trouble, *, further: bool) -> None:
         self._failed = 0 if further else self._failed + 1
-        if self._failed >= TRIES:
-            raise trouble
-        if not further and trouble.code != "wrong_offset":
-            time.sleep(min(LONGEST, FIRST * 2**self._failed))
+        if self._failed:
+            self._commander.backoff.again(self._failed, trouble)
 
 
 class Whole:

@@ -9,23 +9,24 @@ from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from relay_agent.hub import layout
 from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.trouble import Trouble
 from relay_agent.hub.protocol import Check, Checked
+from relay_agent.sending.trouble import Trouble
 
 
 def work(job: Check, tell: Any) -> Checked:
     api, _ = connect(job.where)
     tell.phase("looking")
     made = job.make and make(api, job.where.repo, job.where.private)
-    user = str(api.whoami(cache=False).get("name", ""))
+    user = str(api.whoami(cache=False).get("name", "")) if job.write else ""
     try:
         info = api.repo_info(job.where.repo)
     except RepositoryNotFoundError:
         if job.make:
             raise
         return Checked(user, False, job.where.private)  # the agent makes it
-    see_private(job.where.repo, bool(info.private), job.where.private)
-    api.auth_check(job.where.repo, write=True)
+    if job.write:
+        see_private(job.where.repo, bool(info.private), job.where.private)
+        api.auth_check(job.where.repo, write=True)
     see_run(read(api, job.where.repo, layout.RUN, info.sha), job.run_id)
     return Checked(user, made, bool(info.private))
 

@@ -59,5 +59,5 @@ def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
         return client
 
     huggingface_hub.set_client_factory(factory)
-    api = huggingface_hub.HfApi(endpoint=where.endpoint or None, token=where.token, library_name="relay-agent")
+    api = huggingface_hub.HfApi(endpoint=where.endpoint or None, token=where.token or False, library_name="relay-agent")
     return api, sent

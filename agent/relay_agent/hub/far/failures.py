@@ -12,9 +12,12 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
+from msgspec.structs import replace
 
-from relay_agent.hub.far.trouble import Trouble
-from relay_agent.hub.protocol import Failed, Kind
+from relay_agent.hub.protocol import Job
+from relay_agent.sending import trouble
+from relay_agent.sending.protocol import Failed, Kind
+from relay_agent.sending.trouble import Trouble
 
 _BY_STATUS: dict[int, tuple[str, Kind, str]] = {
     400: ("refused_by_hub", "permanent", "the Hub does not take it"),
@@ -34,10 +37,16 @@ MOST_WAIT = 3600.0
 """Seconds that the Hub is believed to want, at most."""
 
 
-def told(error: BaseException) -> Failed:
+def told(error: BaseException, job: Job) -> Failed:
+    """Without the job's token, whatever the library made of it."""
+    failed, token = _told(error), job.where.token
+    return replace(failed, words=failed.words.replace(token, "…")) if token else failed
+
+
+def _told(error: BaseException) -> Failed:
     for each in chain(error):
         if isinstance(each, Trouble):
-            return Failed(each.code, each.words, each.kind, each.wait)
+            return trouble.told(each)
         if isinstance(each, HFValidationError):
             return Failed("bad_name", f"the Hub does not take this name: {_short(each)}", "permanent")
         if isinstance(each, OfflineModeIsEnabled):
@@ -52,9 +61,7 @@ def told(error: BaseException) -> Failed:
             return Failed("no_answer", f"the Hub does not answer ({name})", "unknown")
         if name in ("ConnectError", "ConnectionError", "ConnectionRefusedError", "gaierror"):
             return Failed("unreachable", f"the Hub cannot be reached: {_short(each)}", "transient")
-    if isinstance(error, MemoryError):
-        return Failed("no_memory", "there is not enough memory", "transient")
-    return Failed("unknown", f"{type(error).__name__}: {_short(error)}", "unknown")
+    return trouble.told(error)
 
 
 def _by_status(error: HfHubHTTPError) -> Failed:

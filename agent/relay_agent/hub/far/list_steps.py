@@ -13,8 +13,9 @@ from relay_agent.checkpoints.receiving import refuse_foreign
 from relay_agent.hub import layout
 from relay_agent.hub.far.check import read
 from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.trouble import Trouble
-from relay_agent.hub.protocol import Listed, ListSteps, Step
+from relay_agent.hub.protocol import Listed, ListSteps
+from relay_agent.sending.protocol import Step
+from relay_agent.sending.trouble import Trouble
 
 MAX_TAGS = 5_000
 """More than a run of years leaves; each costs a request."""
@@ -53,11 +54,7 @@ def _step(api: Any, repo: str, tag: str, commit: str) -> Step:
         refuse_foreign(manifest)
     except Torn as torn:
         return Step(tag, commit, torn.reason)
-    sha256 = hashlib.sha256(data).hexdigest()
-    return Step(
-        tag, commit, "", manifest.run_id, manifest.name, manifest.step, manifest.epoch, manifest.seq,
-        manifest.healthy, manifest.maker, manifest.total_bytes, sha256,
-    )  # fmt: skip
+    return Step.of(tag, commit, manifest, hashlib.sha256(data).hexdigest())
 
 
 def _manifest(api: Any, repo: str, commit: str) -> bytes:

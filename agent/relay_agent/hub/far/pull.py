@@ -25,8 +25,8 @@ from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.hub import layout
 from relay_agent.hub.far.check import read, see_run
 from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.trouble import Trouble
 from relay_agent.hub.protocol import Pull, Pulled
+from relay_agent.sending.trouble import Trouble
 
 RESUMES = 50
 """How often a file goes on at once after its connection broke, where some of it came each time."""

@@ -12,7 +12,7 @@ from huggingface_hub.hf_api import RepoFile
 from relay_agent.checkpoints.manifest import MAX_BYTES, Manifest
 from relay_agent.hub import layout
 from relay_agent.hub.far.check import read, see_run
-from relay_agent.hub.far.trouble import Trouble
+from relay_agent.sending.trouble import Trouble
 
 __all__ = ["File", "Head", "files_at", "head_of", "manifest_at", "refuse_older", "tags_of"]
 

@@ -7,10 +7,8 @@ are one request each. Where the answer to one is lost, what the repository holds
 from __future__ import annotations
 
 import os
-import random
 import stat
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,12 +24,12 @@ from relay_agent.hub.far.client import Sent as Counter
 from relay_agent.hub.far.client import connect
 from relay_agent.hub.far.failures import told
 from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
-from relay_agent.hub.far.trouble import Trouble
 from relay_agent.hub.protocol import Send, Sent
+from relay_agent.sending.backoff import Backoff
+from relay_agent.sending.trouble import Trouble
 
-TRIES = 5
-"""Commits that are tried where somebody else's come between, or no answer comes."""
-PAUSE = (0.2, 2.0)
+BACKOFF = Backoff(tries=5, first=1.0, longest=4.0)
+"""Of commits, where somebody else's come between, or no answer comes."""
 
 
 def work(job: Send, tell: Any) -> Sent:
@@ -145,7 +143,7 @@ class _Sending:
                     self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
                 )
             except Exception as error:
-                if told(error).code in ("refused_by_hub", "unknown"):
+                if told(error, self._job).code in ("refused_by_hub", "unknown"):
                     self._see_own_whole()
                 raise
         self._tell.progress(total, total)
@@ -170,14 +168,8 @@ class _Sending:
     # -- the commit ------------------------------------------------------------------------------------------------
 
     def _commit(self, head: Head) -> Head:
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(random.uniform(*PAUSE))  # noqa: S311 - jitter
-                head = self._head()
-                if self._is_there(head):
-                    return head  # it was done, and nobody said so
-                for add in self._adds:
-                    add._remote_oid = None  # of the branch as it was then
+        failed = 0
+        while True:
             operations = self._operations(head)
             self._tell.phase("commit")
             self._tell.may("commit")
@@ -188,15 +180,20 @@ class _Sending:
                     revision=layout.BRANCH, num_threads=self._job.threads,
                 )  # fmt: skip
             except Exception as error:
-                failed = told(error)
-                if failed.kind == "permanent" or failed.wait or attempt == TRIES - 1:
+                why = told(error, self._job)
+                if why.kind == "permanent" or why.wait:
                     raise
+                failed += 1
+                BACKOFF.again(failed, error)
+                head = self._head()
+                if self._is_there(head):
+                    return head  # it was done, and nobody said so
                 for add in self._adds:
                     add._is_committed = False
+                    add._remote_oid = None  # of the branch as it was then
                 continue
             self._tell.at("committed")
             return Head(done.oid, head.run, self._manifest)
-        raise AssertionError("every try returns or raises")
 
     def _operations(self, head: Head) -> list[Any]:
         old = check.read(self._api, self._repo, layout.CARD, head.sha, card.MAX_CARD)
@@ -234,7 +231,7 @@ class _Sending:
             self._tell.still("tag")
             self._api.create_tag(self._repo, tag=tag, revision=revision)
         except Exception as error:
-            if told(error).kind == "permanent" and not _exists(error):
+            if told(error, self._job).kind == "permanent" and not _exists(error):
                 raise
             there = tags_of(self._api, self._repo).get(tag)
             if there == revision:

@@ -1,26 +1,27 @@
-"""When the next sync is due, after success and after failure. Pure: time and chance come in."""
+"""When something is sent next, after success and after failure. Pure: time and chance come in."""
 
 from __future__ import annotations
 
 import math
 import random
 
-from relay_agent.hub.protocol import Kind
+from relay_agent.sending.backoff import full_jitter
+from relay_agent.sending.protocol import Kind
 
 FIRST = 15.0
 LONGEST = 900.0
 """Seconds that are waited after a failure, at most: each of a row may wait twice as long as the one before."""
 TRIES = 8
-"""Of one sync in a row; then the next one comes in its turn."""
+"""In a row; then the next one comes in its turn."""
 SOON = 60.0
-"""Seconds between two syncs that a better metric asks for, at least."""
+"""Seconds between two that a better metric asks for, at least."""
 
 
 class Schedule:
-    """`interval`: seconds from one sync to the next; 0: after every checkpoint. All times on one clock."""
+    """`interval`: seconds from one to the next; 0: after every checkpoint. All times on one clock."""
 
     def __init__(self, interval: float, rng: random.Random, now: float, since: float | None = None) -> None:
-        """`since`: seconds since the last sync of an earlier attempt; None: there was none."""
+        """`since`: seconds since the last one of an earlier attempt; None: there was none."""
         self._interval = interval
         self._rng = rng
         self._due = now if since is None else now + max(0.0, interval - max(0.0, since))
@@ -54,8 +55,7 @@ class Schedule:
             self._failed = 0
             self._due = now + max(self._interval, LONGEST)
             return False
-        most = min(LONGEST, FIRST * 2 ** (self._failed - 1))
-        pause = self._rng.uniform(0.0, most)
+        pause = full_jitter(self._rng, self._failed - 1, FIRST, LONGEST)
         self._due = now + (max(wait, 1.0) + self._rng.uniform(0.0, FIRST) if wait else pause)
         return True
 

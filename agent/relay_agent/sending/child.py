@@ -1,7 +1,7 @@
-"""The child process at the Hub: `python -I -m relay_agent.hub.child`, one job on stdin, lines of JSON on stdout.
+"""A child process: `python -I -m relay_agent.sending.child PACKAGE`, one job on stdin, lines of JSON on stdout.
 
-It ends with the agent. What a job does is a module of `far`, whose `work(job, tell)` returns the result or raises; what
-it raises is told by kind (`far.failures`).
+It ends with the agent. `PACKAGE` says what jobs there are (`JOBS`) and which of its functions does each (`WORK`, as
+`module.function`, called with the job and a `Tell`); its module `failures` tells what they raise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,29 +21,13 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from relay_agent.hub.protocol import (
-    AnyJob,
-    Check,
-    Failed,
-    Go,
-    ListSteps,
-    May,
-    Phase,
-    Progress,
-    Pull,
-    Result,
-    Send,
-    Trim,
-    line,
-)
+from relay_agent.sending.protocol import Failed, Go, May, Phase, Progress, Result, line
 
-WORK: Mapping[Any, str] = {Check: "check", Send: "send", Trim: "trim", ListSteps: "list_steps", Pull: "pull"}
-"""The module of `far` that does a job."""
 NICE = 10
 EVERY = 0.5
 """Seconds between two words of progress, at least."""
 _PR_SET_PDEATHSIG = 1
-FAULT = "RELAY_HUB_FAULT"
+FAULT = "RELAY_SENDING_FAULT"
 """For tests: the place in a job at which the child kills itself."""
 
 
@@ -125,35 +108,31 @@ def _settle_in() -> int:
     return out
 
 
-def main() -> NoReturn:
-    serve(AnyJob, _work, lambda error, job: told(error, job.where.token))
+def do(package: str, job: Any, tell: Tell) -> Any:
+    module, _, name = importlib.import_module(package).WORK[type(job)].partition(".")
+    return getattr(importlib.import_module(f"{package}.{module}"), name)(job, tell)
 
 
-def serve(jobs: Any, work: Callable[[Any, Tell], Any], told: Callable[[Exception, Any], Failed]) -> NoReturn:
-    """A child's whole life: its first line is one of `jobs`; `work` does it, `told` says what an error of it is."""
+def told(package: str, job: Any, error: Exception) -> Failed:
+    if isinstance(error, Refused):
+        return Failed("refused", f"the lease is not safely ours: no {error}", "transient")
+    failed: Failed = importlib.import_module(f"{package}.failures").told(error, job)
+    return failed
+
+
+def main(package: str) -> NoReturn:
     out = _settle_in()
     answers: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_listen, args=(answers,), daemon=True, name="agent").start()
-    job: Any = msgspec.json.decode(answers.get(), type=jobs)
+    job: Any = msgspec.json.decode(answers.get(), type=importlib.import_module(package).JOBS)
     tell = Tell(out, answers, os.environ.get(FAULT, ""))
     try:
-        result = work(job, tell)
+        result = do(package, job, tell)
         tell._say(Result(msgspec.Raw(msgspec.json.encode(result))))
     except Exception as error:  # noqa: BLE001 - whatever it was, the agent is told
-        no = Failed("refused", f"the lease is not safely ours: no {error}", "permanent")
-        tell._say(no if isinstance(error, Refused) else told(error, job))
+        tell._say(told(package, job, error))
     os._exit(0)  # threads that wait for a peer that never answers are left behind
 
 
-def _work(job: Any, tell: Tell) -> Any:
-    return importlib.import_module(f"relay_agent.hub.far.{WORK[type(job)]}").work(job, tell)
-
-
-def told(error: Exception, token: str) -> Failed:
-    failures = importlib.import_module("relay_agent.hub.far.failures")
-    failed: Failed = failures.told(error)
-    return msgspec.structs.replace(failed, words=failed.words.replace(token, "…") if token else failed.words)
-
-
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
