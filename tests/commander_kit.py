@@ -79,13 +79,16 @@ class Agent:
         await self.ws.send_str(orjson.dumps(message).decode())
 
     async def hear(self, kind: str | None = None) -> dict[str, Any]:
-        """The next message; of that kind, where one is named (orders may come in between)."""
+        """The next message; of that kind, where one is named (orders may come in between). That somebody follows its
+        lines, or nobody does, is heard where it is asked for."""
         while True:
             message = await self.ws.receive(timeout=DEADLINE)
             assert message.type is aiohttp.WSMsgType.TEXT, f"hung up: {message}"
             body: dict[str, Any] = orjson.loads(message.data)
-            if kind is None or body["type"] == kind:
+            if body["type"] == kind or (kind is None and body["type"] != "watched"):
                 return body
+            if body["type"] == "watched":
+                continue
             assert body["type"] == "order", f"wanted {kind}, got {body}"
 
     async def acquire(

@@ -700,6 +700,16 @@ def test_a_guardian_that_does_not_listen_costs_no_save(
     assert found.trainer is (Trainer.CRASHED if frozen else Trainer.STOPPED)
 
 
+def test_an_agent_whose_predecessor_called_and_died_at_once_is_heard(bare: Bare) -> None:
+    """A guardian that was frozen, or slow, finds both in its queue."""
+    bare.line.close()
+    bare.process.send_signal(signal.SIGSTOP)
+    bare.call()  # who dies before it is heard
+    bare.call()
+    bare.process.send_signal(signal.SIGCONT)
+    assert bare.hear()[0] == guardian.STARTED
+
+
 def test_a_silent_caller_is_sent_away(bare: Bare) -> None:
     strangers = [socket.socket(socket.AF_UNIX) for _ in range(10)]
     try:

@@ -55,6 +55,38 @@ async def test_changes_come_as_they_happen(kit: Kit) -> None:
     assert gone["worker"]["worker"] == "pod"
 
 
+async def test_an_agent_hears_whether_anybody_follows_its_lines(kit: Kit) -> None:
+    feed = await kit.feed()
+    await feed.watch("run-1")
+    one, two = await kit.agent("one"), await kit.agent("two")
+    await one.acquire("run-1")
+    await two.acquire("run-2")
+    await one.renew()
+    other = await kit.feed()
+    await other.watch("run-1")  # no news to anybody
+    await feed.watch("run-2")
+    assert (await two.hear("watched"))["on"] is True
+    await other.watch()
+    assert (await one.hear("watched"))["on"] is False
+    await other.watch("*")
+    assert (await one.hear("watched"))["on"] is True
+    await other.ws.close()
+    assert (await one.hear("watched"))["on"] is False
+    await feed.ws.close()
+    assert (await two.hear("watched"))["on"] is False
+
+
+async def test_an_agent_that_comes_back_hears_that_it_is_watched(kit: Kit) -> None:
+    feed = await kit.feed()
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await feed.watch("run-1")
+    assert (await agent.hear("watched"))["on"] is True
+    await agent.close()
+    again = await kit.agent(incarnation=agent.incarnation)
+    assert (await again.hear("watched"))["on"] is True
+
+
 async def test_lines_come_only_for_watched_runs(kit: Kit) -> None:
     feed = await kit.feed()
     one, two = await kit.agent("one"), await kit.agent("two")

@@ -217,6 +217,13 @@ class Order(Message, frozen=True, tag="order"):
     why: str = ""
 
 
+class Watched(Message, frozen=True, tag="watched"):
+    """Whether anybody follows, as they come, the lines of the run that this agent trains. In each session nobody does
+    until this says so: lines may gather for a moment then."""
+
+    on: bool
+
+
 class Problem(Message, frozen=True, tag="problem"):
     """Why the commander is about to hang up."""
 
@@ -225,4 +232,4 @@ class Problem(Message, frozen=True, tag="problem"):
     hint: str = ""
 
 
-CommanderMessage = Welcome | Granted | Denied | Renewed | Refused | Ack | Order | Problem
+CommanderMessage = Welcome | Granted | Denied | Renewed | Refused | Ack | Order | Watched | Problem

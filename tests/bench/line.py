@@ -7,20 +7,18 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
-from relaytui.client.feed import Feed
-from relaytui.client.link import Link, LinkState
 from relaytui.wire.feed import Lines, ServerFeed
 from tests.bench import line_cost
 from tests.bench.children import BenchError, Child, child, module
 from tests.bench.commander_process import Commander, agent, commander
 from tests.bench.rounds import Bench, Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured, percentile
+from tests.bench.subscriber import subscribed
 
 RATE = 200
 COUNT = 600
@@ -63,7 +61,7 @@ class Arrivals:
 
 def run(setting: Setting) -> list[Row]:
     rows = on_the_way(setting) if setting.wants("line.p50", "line.p99") else []
-    if setting.wants("line.cost", "line.cpu"):
+    if setting.wants(*line_cost.ROWS):
         folder = setting.folder / "cost"
         folder.mkdir()
         rows += line_cost.run(replace(setting, folder=folder))
@@ -135,30 +133,6 @@ async def relay_path(folder: Path, serving: Commander, run_id: str) -> Figures:
     return arrivals.figures()
 
 
-@contextlib.asynccontextmanager
-async def subscribed(serving: Commander, received: Callable[[ServerFeed], None]) -> AsyncIterator[None]:
-    """A live feed of every run, with the client that the dashboard has."""
-    live = asyncio.Event()
-
-    def linked(link: Link) -> None:
-        if link.state is LinkState.LIVE:
-            live.set()
-
-    feed = Feed(serving.endpoint, received, linked)
-    await feed.watch(["*"], backlog=0)
-    task = asyncio.create_task(feed.run())
-    try:
-        try:
-            await asyncio.wait_for(live.wait(), READY)
-        except TimeoutError:
-            raise BenchError(f"the feed of {serving.url} is {feed.link.state} ({feed.link.reason})") from None
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def ended(process: Child) -> None:
     """Waits for the agent to end by itself, as its trainer has."""
     code = await asyncio.to_thread(process.wait, PATIENCE)
@@ -166,5 +140,5 @@ async def ended(process: Child) -> None:
         raise process.broken("did not complete its run")
 
 
-ROWS = ("line.p50", "line.p99", "line.cost", "line.cpu")
+ROWS = ("line.p50", "line.p99", *line_cost.ROWS)
 BENCH = Bench("line", f"line printed → feed subscriber, at {RATE} lines a second; and what a line costs", ROWS, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -16,7 +17,9 @@ from tests.bench.commander_process import Commander, agent, commander
 from tests.bench.reading import printer, through
 from tests.bench.rounds import Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured
+from tests.bench.subscriber import subscribed
 
+ROWS = ("line.cost", "line.followed", "line.cpu")
 LINES, RATE = 1_000, 200
 SLOW = 10
 """Lines a second of the trainer whose agent's processor time is measured."""
@@ -31,16 +34,18 @@ def run(setting: Setting) -> list[Row]:
     numbers = itertools.count(1)
     rows: list[Row] = []
     with commander(setting.folder) as serving:
-        if setting.wants("line.cost"):
+        if setting.wants("line.cost", "line.followed"):
             costs = interleave(
                 {
                     "cat": lambda: piped(setting.folder),
                     "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}"),
+                    "followed": lambda: asyncio.run(followed(setting.folder, serving, f"cost-{next(numbers)}")),
                 },
                 setting,
             )
             bare = Yardstick("into a pipe to cat", costs.of("cat", "us"))
             rows.append(measured("line.cost", "us", costs.of("relay", "us"), bare, Goal(at_most=10)))
+            rows.append(measured("line.followed", "us", costs.of("followed", "us"), bare))
         if setting.wants("line.cpu"):
             used = interleave({"relay": lambda: busy(setting.folder, serving, f"cpu-{next(numbers)}")}, setting)
             rows.append(measured("line.cpu", "% of a core", used.of("relay", "percent"), None, Goal(at_most=1)))
@@ -57,6 +62,12 @@ def printed(folder: Path, serving: Commander, run_id: str) -> Figures:
     with agent(serving, folder, run_id, printer(LINES, RATE, result), RETRIES="0") as process:
         process.wait(PATIENCE)
     return {"us": cost(result)}
+
+
+async def followed(folder: Path, serving: Commander, run_id: str) -> Figures:
+    """While somebody looks at the run's log, so that each line is wanted at once."""
+    async with subscribed(serving, lambda message: None):
+        return await asyncio.to_thread(printed, folder, serving, run_id)
 
 
 def cost(result: Path) -> float:

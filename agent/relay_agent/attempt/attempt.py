@@ -271,6 +271,8 @@ class Attempt:
         self.orders.on_save = watchdog.save_asked
         wish = self._folder.save_file(self.epoch)
         self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
+        self._link.on_watched = trainer.hear
+        trainer.hear(self._link.watched)
         self._departure.begin(Training(self.orders, publisher, trainer, wish))
         code = await trainer.exited
         watching.cancel()

@@ -157,8 +157,6 @@ class Line:
             self._drop(caller)
             return False
         del self.callers[caller]
-        for other in list(self.callers):
-            self._drop(other)
         before, self.fd = self.fd, caller
         self.lost_at = None
         try:

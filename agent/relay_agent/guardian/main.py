@@ -19,7 +19,6 @@ is said on stderr and to the agent, and everything else goes on being served.
 from __future__ import annotations
 
 # ruff: noqa: SIM105 - contextlib is not worth its memory here
-import fcntl
 import os
 import select
 import signal
@@ -28,6 +27,7 @@ import time
 from relay_agent.guardian import cgroup, terminal
 from relay_agent.guardian.line import CALLER_SPEAKS, CALLERS, Line
 from relay_agent.guardian.log import LOG_QUEUE, Log
+from relay_agent.guardian.output import Output
 from relay_agent.guardian.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -40,10 +40,10 @@ from relay_agent.guardian.processes import (
 )
 from relay_agent.guardian.protocol import (
     ALONE,
-    CHUNK,
     DEADLINE,
     EARLY,
     EXITED,
+    GATHER,
     GONE,
     KILL,
     LOG_LOST,
@@ -62,13 +62,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-PIPE = 1 << 20
 FOR_EVER = 1e12
 """Seconds: no deadline lies beyond."""
-RUSH = 8
-"""Reads in a row, each within RUSH_GAP seconds of the last, after which output is let gather for RUSH_PAUSE: a trainer
-that prints without pause costs little, and one that prints now and then is heard at once."""
-RUSH_GAP, RUSH_PAUSE = 0.001, 0.002
 TRIES = 100
 """How often what the trainer left is looked for where the system does not let us look."""
 LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
@@ -91,10 +86,7 @@ class Guardian:
         self.pty = pty
         self.pid = 0
         self.code: int | None = None
-        self.out = -1
-        self.read_at = 0.0
-        self.room = bytearray(CHUNK)  # a new one for each read would be a mapping made and taken away
-        self.rush = 0
+        self.output = Output(-1, pty=pty)
         self.told_trouble = ""
         self.said = ""  # what went wrong last
         self.kill_at: float | None = None
@@ -134,18 +126,13 @@ class Guardian:
                 os._exit(127)
         os.close(write)
         os.close(fail)
-        self.out = read
         reason = os.read(failed, 4096)
         os.close(failed)
         if reason:
             os.waitpid(self.pid, 0)
             self.line.tell(REFUSED, reason)
             return False
-        os.set_blocking(self.out, False)
-        try:
-            fcntl.fcntl(self.out, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE)
-        except OSError:
-            pass  # a smaller pipe does too
+        self.output = Output(read, pty=self.pty)
         self.line.tell(STARTED, str(self.pid).encode())
         return True
 
@@ -198,24 +185,7 @@ class Guardian:
 
     def drain(self) -> bool:
         """Take one chunk of what the trainer printed; False when there is none for now."""
-        if self.out < 0:
-            return False
-        now = time.monotonic()
-        self.rush = self.rush + 1 if now - self.read_at < RUSH_GAP else 0
-        if self.rush > RUSH:
-            time.sleep(RUSH_PAUSE)
-        self.read_at = time.monotonic()
-        try:
-            data = bytes(memoryview(self.room)[: os.readv(self.out, [self.room])])
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if not terminal.ended(error):
-                raise
-            data = b""
-        if not data:
-            os.close(self.out)
-            self.out = -1
+        if self.output.fd < 0 or not (data := self.output.take()):
             return False
         self.log.put(self.line.output(data), data)
         return True
@@ -225,6 +195,7 @@ class Guardian:
     def greet(self) -> None:
         """A new agent: it hears what there is to know, and reads from the log what it missed."""
         self.told_trouble = ""
+        self.output.gather = 0.0  # as for every agent, until it says otherwise
         self.line.tell(STARTED, str(self.pid).encode())
         if self.code is not None:
             if self.why == "oom":
@@ -237,7 +208,7 @@ class Guardian:
             self.stop(0.0, "order")
         elif order == STOP:
             self.stop(self.grace, "order")
-        elif order[:1] in (DEADLINE, NOTICE):
+        elif order[:1] in (DEADLINE, NOTICE, GATHER):
             try:
                 seconds = float(order[1:])
             except ValueError:
@@ -246,8 +217,10 @@ class Guardian:
                 return
             if order.startswith(DEADLINE):
                 self.deadline = seconds
-            else:
+            elif order.startswith(NOTICE):
                 self.notice = min(self.grace, seconds)
+            else:
+                self.output.gather = seconds
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -302,8 +275,9 @@ class Guardian:
         poll, line = select.poll(), self.line
         poll.register(wake, select.POLLIN)
         full = self.log.waiting >= LOG_QUEUE  # the volume hangs: the trainer waits, orders are still obeyed
-        if self.out >= 0 and not full:
-            poll.register(self.out, select.POLLIN)
+        pause = 0.0
+        if self.output.fd >= 0 and not full and not (pause := self.output.pause()):
+            poll.register(self.output.fd, select.POLLIN)
         if not line.alone:
             poll.register(line.fd, select.POLLIN | (select.POLLOUT if line.pending else 0))
         elif line.listening >= 0:
@@ -311,7 +285,8 @@ class Guardian:
                 poll.register(line.listening, select.POLLIN)
             for caller in line.callers:
                 poll.register(caller, select.POLLIN)
-        limits = [at_most, 0.05 if full else None, 0.5 if self.deadline else None]  # poll does not count suspend
+        limits = [at_most, pause or None, 0.05 if full else None]
+        limits.append(0.5 if self.deadline else None)  # poll does not count suspend
         limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self._stop_at()) if at is not None]
         limits += [max(0.0, since + CALLER_SPEAKS - time.monotonic()) for since in line.callers.values()]
         timeout = min((limit for limit in limits if limit is not None), default=None)
@@ -323,7 +298,7 @@ class Guardian:
                 os.read(wake, 4096)
             except BlockingIOError:
                 pass
-        elif fd == self.out:
+        elif fd == self.output.fd:
             self.drain()
         elif fd == self.line.listening:
             self.line.accept()

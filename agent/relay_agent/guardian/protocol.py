@@ -25,6 +25,7 @@ HELLO = b"H"  # followed by the guard, or by how it begins: the first word of a 
 STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the grace
 KILL = b"K"
 NOTICE = b"G"  # followed by seconds: what of its grace the trainer has before a deadline
+GATHER = b"P"  # followed by seconds: output may wait so long for more of it; 0, as at first: it is wanted at once
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
 
 SOCKET, ENDED = "guardian.sock", "ended"

@@ -36,6 +36,7 @@ from relaytui.wire.messages import (
     Problem,
     Refused,
     Renewed,
+    Watched,
     Welcome,
 )
 from relaytui.wire.status import Stream
@@ -111,6 +112,9 @@ class Link:
         """How many there were."""
         self.trouble = ""
         """Why there is no session now."""
+        self.watched = False
+        """Whether somebody follows what the trainer prints, as far as the commander says in this session."""
+        self.on_watched: Callable[[bool], None] = lambda watched: None
 
     # -- for the runner ------------------------------------------------------------------------------------------
 
@@ -259,6 +263,7 @@ class Link:
         self.commander = welcome.commander
         self.trouble = ""
         self._words.namesake(self._hello.worker, welcome.namesake)
+        self._see_watched(False)
         self._stuck.clear()
         self._pace.restart()
         self._urgent.clear()
@@ -270,6 +275,7 @@ class Link:
 
     def _end(self) -> None:
         self._up.clear()
+        self._see_watched(False)
         self.trouble = self.trouble or "the connection was lost"
         self._asked.lose(self.trouble)
 
@@ -335,10 +341,17 @@ class Link:
                 raise _told(message)
             elif isinstance(message, Welcome):
                 self._words.namesake(self._hello.worker, message.namesake)
+            elif isinstance(message, Watched):
+                self._see_watched(message.on)
             elif isinstance(message, Refused) and message.request == 0:
                 self._refused(message)
             elif isinstance(message, Granted | Denied | Renewed | Refused):
                 self._asked.answered(message)
+
+    def _see_watched(self, on: bool) -> None:
+        if on != self.watched:
+            self.watched = on
+            self.on_watched(on)
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse, timeout: float | None) -> CommanderMessage | None:
         """The next message; None when the socket is closed. RelayError where it is none of ours."""

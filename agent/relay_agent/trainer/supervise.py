@@ -33,6 +33,8 @@ does it without it."""
 LAST_WORD = 30.0
 """Seconds that a guardian has for what a trainer left behind and for the end of the log."""
 FIRST_WORD = 60.0
+GATHER = 0.5
+"""Seconds that output may wait for more where nobody follows it."""
 THAW_EVERY = 5.0
 """Seconds between two looks at whether the guardian is frozen."""
 GREETING = 30.0
@@ -255,6 +257,11 @@ class Supervised:
         mind. It is told to stop `notice` seconds before, where that is less than its grace."""
         for order in _deadline(at, notice):
             self._say(order)
+
+    def hear(self, at_once: bool) -> None:
+        """Whether what it prints is to be heard at once, as at first, or may gather a little: that spares the trainer
+        and us to be woken for every line."""
+        self._say(guardian.GATHER + str(0.0 if at_once else GATHER).encode())
 
     def _say(self, line: bytes) -> None:
         if self._socket is not None:

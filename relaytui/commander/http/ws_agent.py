@@ -37,6 +37,7 @@ from relaytui.wire.messages import (
     Renew,
     Renewed,
     Skip,
+    Watched,
     Welcome,
 )
 from relaytui.wire.status import Stream
@@ -72,6 +73,7 @@ class AgentSession:
         self._room.set()
         self._sender: asyncio.Task[None] | None = None
         self._closing = False
+        self._watched = False
 
     async def run(self) -> None:
         try:
@@ -135,6 +137,7 @@ class AgentSession:
             other.welcome(clean(hello.host, 255))
         for order in orders:
             self._outbox.send(wire_order(order))
+        core.workers.tell_watched(self._incarnation)
         ws = self._ws
         while True:
             message = await ws.receive()
@@ -358,6 +361,11 @@ class AgentSession:
 
     def send_order(self, order: Order) -> None:
         self._outbox.send(order)
+
+    def tell_watched(self, on: bool) -> None:
+        if on != self._watched:
+            self._watched = on
+            self._outbox.send(Watched(on))
 
     def replace_by_other(self) -> None:
         self._close_soon(REPLACED)

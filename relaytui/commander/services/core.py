@@ -74,6 +74,7 @@ class Core:
         self.telemetry = Telemetry(relay, telemetry, self.board, self.feed, clock)
         self.pages = Pages(reader)
         self.workers = Workers(relay, self.board, self.feed, clock)
+        self.feed.on_watch = self.workers.tell_all_watched
         self.artifacts = ArtifactStore(settings, relay, reader, self.leases, self.board, clock)
         self.room = TelemetryRoom(settings, relay, telemetry, reader, clock)
         self.care = Care(self.artifacts, reader, clock)
@@ -151,6 +152,7 @@ class Core:
                 case LeaseSaved():
                     for incarnation in board.save_lease(change.lease):
                         feed.worker(incarnation)
+                        self.workers.tell_watched(incarnation)
                     feed.run(change.lease.run_id)
                 case AttemptSaved():
                     view = board.runs.get(change.attempt.run_id)

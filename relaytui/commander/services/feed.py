@@ -115,6 +115,8 @@ class Feed:
         self._subscribers: set[Subscriber] = set()
         self._watchers: dict[str, int] = {}
         self._every = 0
+        self.on_watch: Callable[[], None] = lambda: None
+        """Called where `watched` may answer otherwise than before."""
         self._pending: set[tuple[str, str]] = set()
         self._sent: dict[tuple[str, str], float] = {}
 
@@ -145,8 +147,10 @@ class Feed:
         self._every += subscriber.every
         for run_id in subscriber.watched:
             self._watchers[run_id] = self._watchers.get(run_id, 0) + 1
+        self.on_watch()
 
     def watched(self, run_id: str) -> bool:
+        """Whether anybody follows its lines."""
         return self._every > 0 or run_id in self._watchers
 
     # -- what happened -------------------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ class Session(Protocol):
 
     def send_order(self, order: Order) -> None: ...
 
+    def tell_watched(self, on: bool) -> None:
+        """Whether anybody follows the lines of its run; said where that is news."""
+
     def replace_by_other(self) -> None:
         """The same incarnation connected again: this socket is the dead one."""
 
@@ -127,6 +130,17 @@ class Workers:
         session = self._sessions.get(order.incarnation)
         if session is not None:
             session.send_order(wire_order(order))
+
+    def tell_watched(self, incarnation: str) -> None:
+        """To an agent, whether anybody follows the lines of the run it holds."""
+        session = self._sessions.get(incarnation)
+        run_id = self._board.holding.get(incarnation)
+        if session is not None and run_id is not None:
+            session.tell_watched(self._feed.watched(run_id))
+
+    def tell_all_watched(self) -> None:
+        for incarnation in self._board.holding:
+            self.tell_watched(incarnation)
 
     def notice_silence(self) -> None:
         """Original workers have no socket to close: that one stopped calling is seen by looking."""

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from relay_agent.guardian import CHUNK
-from relay_agent.guardian.main import PIPE, RUSH, RUSH_GAP, RUSH_PAUSE
+from relay_agent.guardian.output import PIPE, RUSH, RUSH_GAP, RUSH_PAUSE
 from relay_agent.output.follow import Follower
 from relay_agent.output.progress import Progress
 from relaytui.wire.clock import SystemClock
