@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from relay_agent.output.health import Health
 from relay_agent.output.lines import Lines, Lot
@@ -20,8 +20,8 @@ from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 
 LINES_A_REPORT = 500
 CHARACTERS_A_REPORT = 64 << 10
-REMEMBERED = 4_096
-"""Steps whose metrics are remembered, so that what a line told is not told again from a file."""
+REMEMBERED = 8_192
+"""Steps whose metrics are remembered, at most, so that what a line told is not told again from a file."""
 RECENT = 16
 """Lines."""
 
@@ -63,7 +63,7 @@ class Follower:
         self._n = 1
         self._read = ""
         self._beside = -1  # the last step that a file told of
-        self._told: OrderedDict[int, dict[str, float]] = OrderedDict()
+        self._told: dict[int, dict[str, float]] = {}
 
     @property
     def heard(self) -> int:
@@ -194,8 +194,8 @@ class Follower:
         if metrics:
             before = self._told.get(step)
             self._told[step] = metrics if before is None else before | metrics
-            if before is None and len(self._told) > REMEMBERED:
-                self._told.popitem(last=False)
+            if len(self._told) > REMEMBERED:
+                self._told = dict(islice(self._told.items(), REMEMBERED // 2, None))
         if self._muted:
             return
         numbers: dict[str, Number] = metrics  # type: ignore[assignment] # floats are such numbers

@@ -8,10 +8,13 @@ now and then; what cannot be told so goes through the shapes each time.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from operator import itemgetter
 
+import msgspec
+
 from relay_agent.reading import shapes
-from relay_agent.reading.sight import MAX_STEP, NUMBER, Sight, number, whole
+from relay_agent.reading.sight import NUMBER, Sight, number, whole
 
 MAX_FORMS, MAX_FORM = 256, 1_000
 """Forms that are known at a time, and characters of one."""
@@ -31,34 +34,45 @@ _COUNTS = re.compile(
 class _Form:
     """One of them: where its numbers stand."""
 
-    def __init__(self, like: Sight, spans: list[tuple[int, int]], commas: bool) -> None:
-        """`spans` of step and total, empty where there is none, and of the metrics of `like`."""
+    def __init__(self, like: Sight, spans: Sequence[tuple[int, int]], commas: bool) -> None:
+        """`spans`, two at least, of the step and the total of `like`, where it has them, and of its metrics."""
         self.right = 0
         """Trials that it passed."""
         self._like = like
         self._names = tuple(like.metrics)
         self._texts = itemgetter(*(slice(*span) for span in spans))
-        self._number = number if commas else float
+        self._numbers = _one_by_one if commas else _at_once
 
     def read(self, text: str) -> Sight | None:
         """What a line of this form says; None where its numbers make it one that only its shape understands."""
-        like = self._like
-        counted, of, *values = self._texts(text)
+        like, texts = self._like, self._texts(text)
+        try:
+            numbers = iter(self._numbers(texts))
+        except ValueError:
+            self._numbers = _one_by_one
+            numbers = iter(_one_by_one(texts))
         step = total = None
-        if like.step is not None and (step := self._count(counted)) is None:
+        if like.step is not None and (step := whole(next(numbers))) is None:
             return None
         if like.total is not None:
-            total = self._count(of)
-            if not total or (like.bar and step is not None and step > total):
+            total = whole(next(numbers), 1)
+            if total is None or (like.bar and step is not None and step > total):
                 return None
-        metrics = dict(zip(self._names, map(self._number, values), strict=True))
+        metrics = dict(zip(self._names, numbers, strict=True))
         return Sight(step, total, metrics, None, like.unit, like.bar, like.awaits)
 
-    def _count(self, text: str) -> int | None:
-        if text.isdigit():
-            count = int(text)
-            return count if count <= MAX_STEP else None
-        return whole(number(text))
+
+_json_numbers = msgspec.json.Decoder(list[float]).decode
+
+
+def _at_once(texts: Sequence[str]) -> list[float]:
+    """In a third of the time that `float` takes for each; ValueError where one is written otherwise than in JSON. None
+    has a comma."""
+    return _json_numbers(f"[{','.join(texts)}]")
+
+
+def _one_by_one(texts: Sequence[str]) -> list[float]:
+    return [number(text) for text in texts]
 
 
 class Forms:
@@ -116,11 +130,11 @@ def _form(text: str, sight: Sight) -> _Form | None:
     behind = 0
     for value in (sight.step, sight.total, *sight.metrics.values()):  # most stand in the order in which they were read
         if value is None:
-            spans.append((0, 0))
             continue
         found = [span for each, span in numbers if each == value]
         if not found:
             return None
         spans.append(next((span for span in found if span[0] >= behind), found[0]))
         behind = spans[-1][1]
-    return _Form(sight, spans, "," in text)
+    commas = any("," in text[start:end] for start, end in spans)
+    return _Form(sight, spans, commas) if len(spans) > 1 else None

@@ -147,9 +147,10 @@ def begins_with_pair(text: str) -> bool:
 
 def whole(value: float | None, least: int = 0) -> int | None:
     """A count that a line gave as a number; None where it is none."""
-    if value is None or value != value or not least <= value <= MAX_STEP or value != int(value):
+    if value is None or not least <= value <= MAX_STEP:
         return None
-    return int(value)
+    count = int(value)
+    return count if count == value else None
 
 
 def evaluated(metrics: Mapping[str, float]) -> bool:
