@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -136,6 +137,44 @@ async def test_a_certificate_that_nobody_signed_is_said_in_plain_words(
         error = await asks(f"https://{address}")
     assert "its certificate is not trusted (self-signed certificate)" in error.message
     assert "_ssl.c" not in error.message
+
+
+ASKS = """
+import asyncio, sys
+from relay_agent.link.contact import Contact
+from relay_agent.link.web import aiohttp
+
+async def ask(url):
+    contact = Contact(url, "a-shared-secret-of-some-length")
+    async with contact.session() as session:
+        try:
+            await contact.health(session)
+        except Exception as error:
+            print(error)
+    async with aiohttp.ClientSession() as forgetful:
+        try:
+            await forgetful.get(url)
+        except aiohttp.ClientConnectorCertificateError:
+            print("trusts nobody")
+
+asyncio.run(ask(sys.argv[1]))
+"""
+
+
+async def test_an_agent_trusts_whom_its_system_trusts_and_nobody_by_mistake(
+    certificate: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In a process of its own: it loads aiohttp without any certificates."""
+    folder = max(tmp_path_factory.getbasetemp().glob("tls*"), key=lambda path: path.stat().st_mtime)
+    async with listening(http, certificate) as address:
+        agent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", ASKS, f"https://{address}", env={"SSL_CERT_FILE": str(folder / "c.pem")},
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, _ = await asyncio.wait_for(agent.communicate(), 30)
+    health, forgetful = said.decode().splitlines()
+    assert "answers a health check with something else" in health
+    assert forgetful == "trusts nobody"
 
 
 @BOTH

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -47,6 +46,8 @@ def read(path: Path, named: bool, spellings: Mapping[str, str]) -> dict[str, tup
             raise _unusable(path, f"has a key in line {line} that is no word")
         key = spellings.get(name)
         if key is None:
+            import difflib
+
             near = difflib.get_close_matches(name[:80], list(spellings), n=1, cutoff=0.5)
             if not near:
                 near = difflib.get_close_matches(name[:80].upper(), list(spellings), n=1, cutoff=0.5)

@@ -65,10 +65,10 @@ class Contact:
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        import aiohttp
+        from relay_agent.link.web import aiohttp, connector
 
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-        async with aiohttp.ClientSession(timeout=timeout, headers={"Host": self.host}) as session:
+        timeout, way = aiohttp.ClientTimeout(total=TIMEOUT), await connector(self.url)
+        async with aiohttp.ClientSession(timeout=timeout, headers={"Host": self.host}, connector=way) as session:
             yield session
 
     async def health(self, session: aiohttp.ClientSession) -> Health:
@@ -110,7 +110,7 @@ class Contact:
     @contextlib.asynccontextmanager
     async def connect(self, heartbeat: float) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A websocket to `/ws/agent` of a commander that proved itself; RelayError where there is none."""
-        import aiohttp
+        from relay_agent.link.web import aiohttp
 
         async with self.session() as session:
             await self.health(session)
@@ -142,7 +142,7 @@ class Contact:
     async def _get(
         self, session: aiohttp.ClientSession, path: str, headers: dict[str, str], seconds: float = TIMEOUT
     ) -> tuple[int, bytes]:
-        import aiohttp
+        from relay_agent.link.web import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=0.8 * seconds)
         try:

@@ -38,12 +38,15 @@ class Metadata:
     ) -> Answer:
         """Unanswered where nobody answers within `patience` seconds. Redirects are not followed: these services know
         none, and whoever sends one is somebody else."""
-        import aiohttp  # loaded by the link already; not by `--help`
+        from relay_agent.link.web import aiohttp, connector  # loaded by the link already; not by `--help`
 
         if self._session is None:
             # trust_env stays off: a token for this service is nothing to hand to a proxy
             self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, headers={"Accept-Encoding": "identity"}
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                headers={"Accept-Encoding": "identity"},
+                connector=await connector(self._address),
             )
         timeout = aiohttp.ClientTimeout(total=patience, connect=min(patience, TIMEOUT))
         try:

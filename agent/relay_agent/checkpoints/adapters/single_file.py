@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickletools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +29,8 @@ MAX_PICKLE = 4 << 20
 def counters(view: View, path: str) -> dict[str, int]:
     """Whole numbers that stand under one of COUNTERS at any depth of what torch.save wrote, outermost first. Nothing is
     unpickled: the opcodes are read, not run."""
+    import pickletools  # half a megabyte that most agents need never
+
     found: dict[str, int] = {}
     with suppress(OSError, ValueError, IndexError, OverflowError, KeyError, Torn):  # as of `pickled.opcodes`
         fd = open_file(view.root, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickletools
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +29,8 @@ def check(span: Span, poll: Check = never) -> None:
 
 def opcodes(span: Span, poll: Check = never) -> Iterator[tuple[str, Any]]:
     """Name and argument of each opcode. Torn where it does not end with its last byte."""
+    import pickletools  # half a megabyte that most agents need never
+
     reader: Any = _Reader(span)
     count = 0
     try:
