@@ -38,12 +38,14 @@ def printable(path: Path) -> str:
 class Column(NamedTuple):
     """`weight` 0 always stays; of the others, the highest gives way first where the terminal is narrow.
 
+    `optional`: left out where no row has anything in it and the terminal is narrow.
     `least`: text that goes on in the next line rather than be wider than there is room; numbers and names are whole.
     """
 
     title: str
     weight: int = 0
     least: int | None = None
+    optional: bool = False
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -64,6 +66,8 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
     def spare() -> int:
         return 0 if width is None else width - sum(least[i] for i in kept) - len(GAP) * (len(kept) - 1)
 
+    if spare() < 0:
+        kept = [i for i in kept if not columns[i].optional or any(line[i] != "-" for line in lines[1:])]
     while spare() < 0 and any(columns[i].weight for i in kept):
         kept.remove(max(kept, key=lambda i: (columns[i].weight, i)))
     widths = dict(zip(kept, (natural[i] if width is None else least[i] for i in kept), strict=True))

@@ -8,7 +8,7 @@ import click
 
 from relaytui.cli.output import Column, ago, laid_out, number, print_table, terminal_width
 from relaytui.client.answers import RunDetail, Runs
-from relaytui.client.transfers import hub_sign, transfer_lines
+from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
 from relaytui.client.words import duration, kept, last_step_made, rate_now, stalled, time_left
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
@@ -16,17 +16,18 @@ from relaytui.wire.rows import CheckpointRow, RunRow
 RUN_COLUMNS = (
     Column("RUN"),
     Column("STATUS"),
-    Column("HOLDER", 3),
-    Column("EPOCH", 6),
-    Column("LEASE", 4),
     Column("STEP"),
-    Column("RATE", 5),
-    Column("ETA", 1),
+    Column("RATE", 8),
+    Column("ETA", 3),
     Column("LOSS"),
-    Column("REWARD", 7),
-    Column("CHECKPOINT", 8),
-    Column("HUB", 9),
-    Column("REPORTED", 2),
+    Column("REWARD", 9),
+    Column("SAVED", 1),
+    Column("HUB", 2, optional=True),
+    Column("STORE", 2, optional=True),
+    Column("HOLDER", 4),
+    Column("EPOCH", 10),
+    Column("LEASE", 6),
+    Column("REPORTED", 5),
 )
 
 
@@ -38,16 +39,17 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     return (
         run.run_id,
         "stalled" if run.stalled_at is not None else run.status.value,
-        run.holder or "-",
-        str(run.epoch),
-        _lease(run, now) or "-",
         _step(run),
         _rate(run) or "-",
         _eta(run) or "-",
         number(run.loss),
         number(run.reward),
-        run.newest_checkpoint or "-",
-        _hub(run),
+        "-" if run.newest_step is None else str(run.newest_step),
+        _sign(hub_sign(run)),
+        _sign(store_sign(run)),
+        run.holder or "-",
+        str(run.epoch),
+        _lease(run, now) or "-",
         _reported(run, now) or "-",
     )
 
@@ -58,9 +60,8 @@ def _step(run: RunRow) -> str:
     return str(run.step or "-")  # nothing was heard of any yet
 
 
-def _hub(run: RunRow) -> str:
-    sign = hub_sign(run).text
-    return "-" if sign == "–" else sign
+def _sign(word: Word) -> str:
+    return "-" if word.text == "–" else word.text
 
 
 def _lease(run: RunRow, now: float) -> str:

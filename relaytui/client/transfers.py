@@ -61,18 +61,27 @@ def going_on(row: RunRow, transfer: TransferRow) -> bool:
 
 def hub_sign(row: RunRow) -> Word:
     """What a column of a few cells can say of the Hub: how far a sync is, or the last step that is there."""
-    hub = of_kind(row, TransferKind.HUB)
-    if hub is not None and going_on(row, hub):
-        if hub.phase is TransferPhase.UPLOADING and hub.total:
-            return Word(f"↑ {_percent(hub)}", "good")
-        return Word(_SHORT.get(hub.phase, "↑"), "warn" if hub.error else "good")
-    if row.sync_error or (hub is not None and hub.phase is TransferPhase.FAILED):
+    return _sign(row, TransferKind.HUB, row.synced_step, failed=bool(row.sync_error), there=row.synced_at is not None)
+
+
+def store_sign(row: RunRow) -> Word:
+    """The same of the artifact store."""
+    return _sign(row, TransferKind.ARTIFACT, row.stored_step)
+
+
+def _sign(row: RunRow, kind: TransferKind, step: int | None, *, failed: bool = False, there: bool = False) -> Word:
+    transfer = of_kind(row, kind)
+    if transfer is not None and going_on(row, transfer):
+        if transfer.phase is TransferPhase.UPLOADING and transfer.total:
+            return Word(f"↑ {_percent(transfer)}", "good")
+        return Word(_SHORT.get(transfer.phase, "↑"), "warn" if transfer.error else "good")
+    if failed or (transfer is not None and transfer.phase is TransferPhase.FAILED):
         return Word("✗ failed", "bad")
-    if row.synced_step is not None:
-        return Word(count(row.synced_step))
-    if row.synced_at is not None:
+    if step is not None:
+        return Word(count(step))
+    if there:
         return Word("✓")
-    if hub is not None and hub.phase is TransferPhase.DRY:
+    if transfer is not None and transfer.phase is TransferPhase.DRY:
         return Word("dry", "muted")
     return Word("–", "faint")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
-from relaytui.client.transfers import hub_sign, transfer_lines
+from relaytui.client.transfers import hub_sign, store_sign, transfer_lines
 from relaytui.client.words import details, kept, last_step_made, rate_now, sentence, stalled, time_left
 from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
 from relaytui.dashboard.glyphs import event_ink, run_status
@@ -101,19 +101,15 @@ def metrics(row: RunRow) -> list[list[Piece]]:
     ]
 
 
-def saved(row: RunRow) -> list[Piece]:
-    if row.newest_checkpoint is None:
-        return [Piece("no checkpoint yet", "muted")]
-    return [
-        Piece("newest ", "muted"),
-        Piece(clean(row.newest_checkpoint, 128)),
-        Piece(f"  {kept(row)}", "muted"),
-    ]
-
-
-def hub(row: RunRow) -> list[Piece]:
-    sign = Piece(*hub_sign(row))
-    return [Piece("hub ", "muted"), sign] if sign.ink != "faint" else []
+def saved(row: RunRow) -> list[list[Piece]]:
+    """How far it is in safety: on the volume, on the Hub, in the artifact store; then what was published at all."""
+    if row.newest_checkpoint is None and not row.published:
+        return [[Piece("no checkpoint yet", "muted")]]
+    newest = clean(row.newest_checkpoint or "none", 128)
+    where = [Piece("newest ", "muted"), Piece(newest)]
+    for name, sign in (("hub", hub_sign(row)), ("store", store_sign(row))):
+        where += [Piece(f"  {name} ", "muted"), Piece(*sign)]
+    return [where, [Piece(kept(row), "muted")]]
 
 
 def progress_line(row: RunRow, width: int) -> list[Piece]:
@@ -159,7 +155,8 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int,
     its transfers are, where there are any, up to `moving`."""
     now = mirror.now
     *judged, lr = metrics(row)
-    numbers = fitting(width, [*judged, saved(row), lr])
+    newest, *counts = saved(row)
+    numbers = fitting(width, [newest, *judged, *counts, lr])
     said = why_lines(row, width, 1 if row.status.active else most) or [[]]
     lines = [as_many_as_fit(heading(row, now), holding(row, now), width), progress_line(row, width)]
     if least > 3:
@@ -176,13 +173,13 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
         _, *rest = holding(row, now)
         said = why_lines(row, width, 2)
         return [
-            as_many_as_fit(heading(row, now), [saved(row), hub(row), *rest], width),
+            as_many_as_fit(heading(row, now), [*saved(row), *rest], width),
             *said,
             *([numbers] if len(said) < 2 else []),
         ]
     return [
-        as_many_as_fit(heading(row, now), [saved(row), why(row)], width),
-        fitting(width, [*holding(row, now), hub(row)]),
+        as_many_as_fit(heading(row, now), [*saved(row), why(row)], width),
+        fitting(width, holding(row, now)),
         numbers,
     ]
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
-from relaytui.client.transfers import hub_sign
+from relaytui.client.transfers import hub_sign, store_sign
 from relaytui.client.words import rate_now, sentence, time_left
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, run_status, stalled_status, worker_status
@@ -71,15 +71,17 @@ RUN_COLUMNS = (
     Column("run", "run", 9, 0, grow=23, name=True),
     Column("status", "status", 11, 1),
     Column("step", "step", 11, 2, grow=3, right=True, least=7),
-    Column("bar", "", BAR, 9),
-    Column("loss", "loss", 6, 3, right=True),
-    Column("rate", "rate", 6, 10, right=True),
-    Column("eta", "eta", 6, 6, right=True),
-    Column("holder", "holder", 8, 5, grow=14, least=6, name=True),
-    Column("epoch", "ep", 3, 8, right=True),
-    Column("lease", "lease", 6, 4, right=True),
-    Column("checkpoint", "saved", 7, 11, right=True),
-    Column("hub", "hub", 8, 12, right=True),
+    Column("bar", "", BAR, 10),
+    Column("loss", "loss", 6, 3, right=True, least=5),
+    Column("rate", "rate", 6, 11, right=True),
+    Column("eta", "eta", 6, 8, right=True, least=4),
+    Column("holder", "holder", 8, 8, grow=14, least=6, name=True),
+    Column("epoch", "ep", 3, 12, right=True),
+    Column("lease", "lease", 6, 9, right=True),
+    # How far it is in safety: on the volume, on the Hub, in the artifact store.
+    Column("checkpoint", "saved", 7, 4, right=True, least=5),
+    Column("hub", "hub", 8, 5, right=True, least=5, optional=True),
+    Column("store", "store", 8, 5, right=True, least=5, optional=True),
 )
 
 _ATTENTION = {
@@ -121,6 +123,7 @@ def run_item(row: RunRow, now: float) -> Item:
         (lease_piece(row, now),),
         _quiet(newest),
         (Piece(*hub_sign(row)),),
+        (Piece(*store_sign(row)),),
     )
     order: dict[str, Order] = {
         "run": (row.run_id,),
@@ -135,6 +138,7 @@ def run_item(row: RunRow, now: float) -> Item:
         "lease": (*_missing_last(left), row.run_id),
         "checkpoint": (row.newest_step or 0, row.run_id),
         "hub": (not row.sync_error, row.synced_step or 0, row.run_id),
+        "store": (row.stored_step or 0, row.run_id),
     }
     status = row.status.value if row.stalled_at is None else f"{row.status.value} stalled"
     hub = f"hub {hub_sign(row).text} {row.synced_repo} {row.sync_error}"

@@ -16,6 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from relaytui.dashboard.actions import Place, widget_bindings
+from relaytui.dashboard.format import DASH
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Based, ink_of
 from relaytui.dashboard.widgets.pieces import DIM, Cell, fit, folded, named, strip_of, width_of
@@ -40,6 +41,8 @@ class Column(Struct, frozen=True):
     grow: int = 0
     right: bool = False
     least: int | None = None
+    optional: bool = False
+    """Whether it is left out while no row has anything in it."""
     name: bool = False
     """Whether it holds names, which differ at their ends: what does not fit gives way in the middle."""
 
@@ -63,7 +66,7 @@ def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, g
 
     The most important one is always there, cut if it must be.
     """
-    kept = list(range(len(columns)))
+    kept = [i for i, column in enumerate(columns) if needs[i] or not column.optional]
     base = [
         column.width if column.least is None else min(column.width, max(column.least, need))
         for column, need in zip(columns, needs, strict=True)
@@ -76,7 +79,8 @@ def place_columns(columns: Sequence[Column], needs: Sequence[int], width: int, g
         # Columns of little weight do not stay at the price of cutting what the others say; none stays at that of a
         # number, which would be another one.
         extras = any(columns[i].priority >= EXTRA for i in kept)
-        comfort = {i: wanted(i) if columns[i].right else base[i] + (COMFORT if extras else 0) for i in kept}
+        room = {i: COMFORT if extras and columns[i].priority < EXTRA else 0 for i in kept}
+        comfort = {i: wanted(i) if columns[i].right else base[i] + room[i] for i in kept}
         return sum(min(wanted(i), comfort[i]) for i in kept) + gap * max(0, len(kept) - 1)
 
     while len(kept) > 1 and needed() > width:
@@ -195,7 +199,9 @@ class Table(Based, ScrollView, can_focus=True):
                 self.refresh()
 
     def _need(self, index: int, column: Column, rows: Sequence[Row]) -> int:
-        """How many cells the widest content takes, of a column that minds."""
+        """How many cells the widest content takes, of a column that minds; 0: of an optional one that says nothing."""
+        if column.optional and all(row.cells[index][0].text == DASH for row in rows):
+            return 0
         if not column.grow and column.least is None:
             return column.width
         return max((sum(width_of(text) for text, _ in row.cells[index]) for row in rows), default=column.width)
