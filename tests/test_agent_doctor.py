@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from agent_rig import AGENT, SECRET, Rig
 
+from relay_agent.artifacts.examine import examined
+from relay_agent.config import load
+from relay_agent.link.contact import StoreRoom
 from relay_agent.trainer.command import Launch, exec_trouble
 
 
@@ -234,3 +237,29 @@ def test_a_volume_whose_name_a_shell_would_split_is_said(commander: Rig, tmp_pat
 
     assert told("exec true $RELAY_RESUME_ARGS") == ['use "$@" in its place']
     assert told('exec true "$@"') == []
+
+
+def test_whether_the_commander_takes_artifacts(commander: Rig) -> None:
+    def said(**variables: str) -> list[dict[str, Any]]:
+        checks = json.loads(doctor(commander, "--json", **variables).stdout)["checks"]
+        return [check for check in checks if check["what"] == "artifacts"]
+
+    assert said() == []
+    (check,) = said(ARTIFACTS="final", ARTIFACTS_FILES="*.json")
+    assert check["level"] == "ok"
+    assert check["why"].startswith("the last checkpoint and files *.json will go to the artifact store; it takes them")
+    assert "of 100.0 GB are left there, one run may have 50.0" in check["why"]
+
+
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (None, "this commander is of a version without the artifact store"),
+        (StoreRoom(10, 12, 10), "nothing more goes in: 0.0 of 0.0 GB are left there"),
+        (StoreRoom(10**10, 0, 0), "nothing more goes in: 10.0 of 10.0 GB are left there, one run may have 0.0"),
+    ],
+)
+def test_a_commander_that_takes_none_is_named(room: StoreRoom | None, words: str) -> None:
+    word = examined(load({"ARTIFACTS": "every"}, needs_url=False), room)
+    assert word is not None
+    assert (word.level, words in word.why) == ("fail", True)

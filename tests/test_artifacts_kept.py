@@ -114,7 +114,7 @@ async def test_a_disk_that_fails_in_the_middle_of_a_chunk(
     kit: Kit, state: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int, code: str
 ) -> None:
     store, data = await pod(kit), some(4 << 20)
-    kit.commander.core.artifacts.quota = kit.commander.core.artifacts._run_quota = 1 << 30
+    kit.commander.core.artifacts.quota = kit.commander.core.artifacts.run_quota = 1 << 30
     upload = (await store.begin(data))[1]["upload"]
     pwrite, written = os.pwrite, 0
 

@@ -176,9 +176,9 @@ async def test_what_stands_in_the_way_for_good_is_told_apart(
     nobody = replace(where(holder), url="http://127.0.0.1:9")
     assert await why(nobody) == ("unreachable", "transient")
     assert await why(where(holder), "0" * 64) == ("damaged", "permanent")
-    kit.commander.core.artifacts._run_quota = 100
+    kit.commander.core.artifacts.run_quota = 100
     assert await why(where(holder)) == ("quota", "permanent")
-    kit.commander.core.artifacts._run_quota = 10**9
+    kit.commander.core.artifacts.run_quota = 10**9
     (checkpoint.path / "weights.bin").unlink()
     assert await why(where(holder)) == ("changed", "permanent")
 

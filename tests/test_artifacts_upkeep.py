@@ -234,6 +234,27 @@ async def test_the_end_does_not_wait_for_ever(make: Make) -> None:
         assert rig.told.kinds() == ["artifact.failed"]
 
 
+async def test_what_is_there_already_is_sent_once_more_to_be_marked_as_the_last(make: Make) -> None:
+    async with make("every") as rig:
+        name = rig.publish(1)
+        await until(lambda: rig.told.kinds() == ["artifact.stored"])
+        await until(lambda: rig.upkeep.size_left() == 0)
+        assert rig.upkeep.size_left(final=True) > 0, "or the end would not wait for it"
+        await rig.end()
+        assert (rig.child.puts, rig.child.finals) == ([name, name], [False, True])
+        assert rig.upkeep.size_left(final=True) == 0
+
+
+async def test_what_the_fence_held_back_is_tried_again(make: Make) -> None:
+    async with make("every") as rig:
+        rig.child.wrong = [Trouble("refused", "the lease is not safely ours: no finish", "transient")]
+        rig.publish(1)
+        await until(lambda: rig.told.kinds() == ["artifact.refused"])
+        rig.clock.now += 1000.0
+        rig.upkeep._wake.set()
+        await until(lambda: rig.told.kinds() == ["artifact.refused", "artifact.stored"])
+
+
 async def test_a_failure_for_good_is_said_once_and_tried_once_more_at_the_end(make: Make) -> None:
     async with make("every") as rig:
         rig.child.wrong = [Trouble("quota", "no room", "permanent")]

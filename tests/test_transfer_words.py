@@ -49,6 +49,7 @@ def said(row: RunRow) -> list[str]:
         (hub("dry"), "hub  dry run: step 300 would be sent, 4 GB | nothing was | 1s ago", "dry"),
         (hub(at=NOW - 300), "hub  uploading step 300 | nothing heard of it for 5m | 1.3 GB/4 GB  32%", "↑ 32%"),
         (hub(epoch=2), "hub  cut off while uploading step 300 | 1s ago", "–"),
+        (hub("waiting", epoch=2), "hub  cut off while waiting to send step 300 | 1s ago", "–"),
     ],
 )
 def test_each_state_of_a_sync_has_its_words(transfer: TransferRow, words: str, sign: str) -> None:

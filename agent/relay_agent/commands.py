@@ -18,6 +18,8 @@ Set in the environment, or in run.yaml (environment wins):
   RELAY_L1_ROOT         where the volume is mounted (/mnt/relay)
   RELAY_RUN_CONFIG      path of run.yaml; run.example.yaml explains every key
   TRAIN_CMD             a trainer of your own (SLIME_SFT_CMD, SLIME_RL_CMD: of one mode)
+  HF_REPO  HF_TOKEN     where checkpoints are kept on the Hugging Face Hub; HF_DRY_RUN=false sends them
+  ARTIFACTS             final, every or best: which go to the commander's artifact store
 \b
 Exit codes:
   the trainer's own code, 128 + n when signal n ended it, and

@@ -33,6 +33,7 @@ from relaytui.wire.text import clean, counted
 
 if TYPE_CHECKING:
     from relay_agent.link.contact import Whoami
+    from relay_agent.sending.examined import Word
 
 MAX_SKEW = 5.0
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -266,13 +267,16 @@ async def _hub(settings: Settings) -> AsyncIterator[Check]:
     from relay_agent.hub.examine import examined
 
     if (word := await examined(settings)) is not None:
-        failed = Exit.USAGE if word.level == "fail" else 0
-        yield Check(
-            "hub", {"ok": Level.OK, "warn": Level.WARN, "fail": Level.FAIL}[word.level], word.why, word.todo, failed
-        )
+        yield _said("hub", word)
+
+
+def _said(what: str, word: Word) -> Check:
+    level = {"ok": Level.OK, "warn": Level.WARN, "fail": Level.FAIL}[word.level]
+    return Check(what, level, word.why, word.todo, Exit.USAGE if word.level == "fail" else 0)
 
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:
+    from relay_agent.artifacts.examine import examined as store_examined
     from relay_agent.link.contact import Contact
 
     if not settings.shared_secret:
@@ -311,6 +315,8 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
     yield _ok("token", f"lets this worker in as {who.role}")
     for check in lease_checks(settings, who):
         yield check
+    if (word := store_examined(settings, who.artifacts)) is not None:
+        yield _said("artifacts", word)
     skew = who.now - (before + after) / 2
     if abs(skew) > MAX_SKEW:
         yield _warn(

@@ -18,7 +18,7 @@ NEWS_FOR = 300.0
 
 _NAMES = {TransferKind.HUB: "hub", TransferKind.ARTIFACT: "store", TransferKind.RESTORE: "restore"}
 _DOING = {
-    TransferPhase.WAITING: "waits",
+    TransferPhase.WAITING: "waiting to send",
     TransferPhase.HASHING: "hashing",
     TransferPhase.UPLOADING: "uploading",
     TransferPhase.COMMIT: "committing",

@@ -43,12 +43,21 @@ class Health(Struct, frozen=True):
     proof: Proof | None = None
 
 
+class StoreRoom(Struct, frozen=True):
+    """Of the artifact store, in bytes."""
+
+    quota: int
+    used: int
+    run_quota: int
+
+
 class Whoami(Struct, frozen=True):
     role: str
     commander: str
     now: float
     version: str = ""
     lease_seconds: float = 0.0
+    artifacts: StoreRoom | None = None
 
 
 class Contact:

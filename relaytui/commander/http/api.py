@@ -106,7 +106,7 @@ class Api:
 
     async def whoami(self, request: web.Request) -> web.Response:
         core = self.core
-        now = core.clock.wall()
+        now, store = core.clock.wall(), core.artifacts
         return answer(
             {
                 "role": request[ROLE],
@@ -115,6 +115,7 @@ class Api:
                 "version": __version__,
                 "lease_seconds": core.settings.lease_seconds,
                 "no_grants_until": core.leases.no_grants_until(now),
+                "artifacts": {"quota": store.quota, "used": await store.used(), "run_quota": store.run_quota},
             }
         )
 

@@ -51,7 +51,7 @@ class ArtifactStore:
         self._board = board
         self._clock = clock
         self.quota = settings.artifact_quota
-        self._run_quota = settings.artifact_run_quota
+        self.run_quota = settings.artifact_run_quota
         self._reserve = settings.artifact_reserve
         self._keep = settings.artifact_keep_last_n
         self.content = Content(settings.state)
@@ -86,7 +86,7 @@ class ArtifactStore:
             except OSError as error:
                 raise store_failed(error) from None
             free -= self._reserve + sum(coming.left for coming in uploads.coming.values())
-            room = Room(self.quota, self._run_quota, free)
+            room = Room(self.quota, self.run_quota, free)
             begun, gone, unused = await self._relay.run(
                 lambda tx: self._begin_in(tx, ask, operator, hashed, room, there=there)
             )
