@@ -17,6 +17,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that a pod planted must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FICLONE = 0x40049409
+_PIECE = 1 << 16
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -111,11 +112,13 @@ def open_file(root: int, path: str) -> int:
 
 def read_file(root: int, path: str, limit: int) -> bytes:
     """All of a small file beneath `root`; OSError where it is longer than `limit` bytes."""
-    with os.fdopen(open_file(root, path), "rb") as file:
-        data = file.read(limit + 1)
+    data = bytearray()
+    with os.fdopen(open_file(root, path), "rb", buffering=0) as file:
+        while more := file.read(min(_PIECE, limit + 1 - len(data))):  # never room for `limit` bytes that are not there
+            data += more
     if len(data) > limit:
         raise OSError(f"{path!a} is over {limit} bytes")
-    return data
+    return bytes(data)
 
 
 def write_new(disk: Disk, name: str | Path, data: bytes, *, dir_fd: int | None = None, mode: int = 0o644) -> None:

@@ -22,14 +22,13 @@ from relay_agent.checkpoints.adapters.view import View, view_of
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
 from relay_agent.checkpoints.linked import LINKS_EVERY, linked
 from relay_agent.checkpoints.shrunk import shrunk
-from relay_agent.checkpoints.tree import Check, Torn, Unsettled, never
+from relay_agent.checkpoints.staging import SHARE
+from relay_agent.checkpoints.tree import Check, TooMany, Torn, Unsettled, never
 from relaytui.wire.clock import Clock
 
 SEEN = ".seen.json"
 MAX_SEEN = 4 << 20
 NOTHING = take.Source((), ())
-SHARE = 20
-"""A look that took a second is the last one for this many."""
 
 
 class Key(NamedTuple):
@@ -184,6 +183,10 @@ class OutputWatch:
                 continue
             if path in ready and ready[path].sure:
                 continue
+            if why := view.crowded(path):
+                doubts[path] = Doubt(path, why, key.mtime_ns if key else 0)
+                self._refused[path, adapter.name] = (NOTHING, why)
+                continue
             why = adapter.missing(view, candidate, self._memory)
             # Where folders are not renamed in one step their times mean nothing either.
             if key is not None and not why and self._atomic and (lost := shrunk(view, candidate)):
@@ -198,7 +201,7 @@ class OutputWatch:
                 continue
             except Torn as torn:  # it holds what none may
                 doubts.setdefault(path, Doubt(path, torn.reason, key.mtime_ns))
-                if not why:
+                if not why or isinstance(torn, TooMany):  # which no mark to come mends
                     self._refused[path, adapter.name] = (NOTHING, torn.reason)
                 continue
             refused, reason = self._refused.get((path, adapter.name), (NOTHING, ""))

@@ -92,6 +92,7 @@ class Publisher:
         self._watch = StagingWatch(folder.staging(epoch), settle, clock, marks)
         self._look_back = marks is None  # whether earlier attempts are still to be asked
         self._waiting_said = False
+        self._unfit: set[tuple[str, str]] = set()  # what was said of those
         self._done = asyncio.Event()
         self._wait_until = 0.0
         self._again = False
@@ -216,6 +217,7 @@ class Publisher:
             self._missed.add([staged.path.name for staged in whole], self._lost)
             return
         self._say_unmarked()
+        self._say_unfit()
         self._missed.keep({staged.path.name for staged in whole})
         if self._taking and self._taking.no_room:
             self._missed.add(self._taking.no_room, next(iter(self._taking.no_room.values())), Miss.NO_ROOM)
@@ -260,6 +262,15 @@ class Publisher:
         words = f"{waiting[0]} has no {MARKER}, as others of this run had: it is not published before it has"
         self._recorder.event("checkpoint.unmarked", words, {"name": waiting[0]})
         say(f"{words}; COMPLETE_MARKER=never says that the trainer writes none")
+
+    def _say_unfit(self) -> None:
+        """Once, and while its trainer lives: nothing is moved from under one that may still write to it."""
+        for torn in self._watch.unfit():
+            if (torn.name, torn.reason) not in self._unfit:
+                self._unfit.add((torn.name, torn.reason))
+                words = f"{torn.name} cannot be published as it lies there: {torn.reason}"
+                self._recorder.event("checkpoint.unfit", words, {"name": torn.name})
+                say(words)
 
     # -- is the volume there? ------------------------------------------------------------------------------------
 

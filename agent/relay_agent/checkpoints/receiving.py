@@ -21,7 +21,7 @@ from pathlib import Path
 from relay_agent.checkpoints.aside import throw_away
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, make_folder, names, read_file, sync_folder, write_new
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, OURS, FileEntry, Manifest, Torn, decode
-from relay_agent.checkpoints.tree import MAX_DEPTH, MAX_FILES, Check, Unreadable, never
+from relay_agent.checkpoints.tree import MAX_DEPTH, MOST, Check, Unreadable, never
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.text import counted
 
@@ -49,8 +49,8 @@ def forget(run: RunFolder, disk: Disk = SYSTEM, spare: str = "") -> None:
 
 def refuse_foreign(manifest: Manifest) -> None:
     """Torn where its files could not all lie in one folder of ours, whatever they hold."""
-    if len(manifest.files) > MAX_FILES:
-        raise Torn(f"its manifest lists {counted(len(manifest.files), 'file')}, more than {MAX_FILES}")
+    if len(manifest.files) > MOST:
+        raise Torn(f"its manifest lists {counted(len(manifest.files), 'file')}, more than {MOST:,}")
     folders: set[str] = set()
     for file in manifest.files:
         parts = file.path.split("/")

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manifest, decode
-from relay_agent.checkpoints.tree import Found, Torn, Tree, walk
+from relay_agent.checkpoints.tree import MAX_FILES, TooMany, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relaytui.wire.clock import Clock
 from relaytui.wire.ids import Id, is_id
@@ -37,6 +37,8 @@ STAGING = "staging"
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
 FIRST = 12
 """Times the settle time that the first checkpoint of a run is given: the mark may be still to come."""
+SHARE = 20
+"""A look that took a second is the last one at the same for this many."""
 UNKNOWN_END = 256
 """In place of an exit code where nobody knows how the trainer ended."""
 
@@ -73,23 +75,15 @@ class Mark(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _Look:
-    files: tuple[Found, ...]
-    folders: tuple[str, ...]
+    """`shape`: of all that lies there, equal where nothing changed."""
+
+    shape: bytes
     marked: bool
     empty: bool
     problem: str  # why it cannot be a checkpoint as it lies there, or nothing
-    changed: int = 0  # when it last did, where `files` does not tell
+    saved_at: int = 0  # when the last byte of the trainer's came
+    marker: bool = False  # the trainer's own
     taken: Mark | None = None  # by an agent
-
-    @property
-    def marker(self) -> bool:
-        """Of the trainer's; an agent that took it, or could not publish it, leaves one too, without a time."""
-        return self.taken is None and any(file.path == MARKER and file.mtime_ns for file in self.files)
-
-    @property
-    def saved_at(self) -> int:
-        """When the last byte of the trainer's came; what publishing wrote says nothing about the order of saving."""
-        return max((file.mtime_ns for file in self.files if file.path not in OURS[1:]), default=self.changed)
 
 
 class StagingWatch:
@@ -103,6 +97,7 @@ class StagingWatch:
         self._settle = settle
         self._clock = clock
         self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when
+        self._not_before: dict[str, float] = {}  # of those that took long to look at
         self._whole: set[str] = set()
         self._exited: int | None = None
 
@@ -113,7 +108,7 @@ class StagingWatch:
         it decides: nothing settles any more after that, and what is whole stays so.
         """
         now = self._clock.boot() if now is None else now
-        looks = self._look()
+        looks = self._look(trainer_exited is not None or self._exited is not None)
         self._learn(looks)
         for name, look in looks.items():
             before = self._since.get(name)
@@ -189,14 +184,29 @@ class StagingWatch:
             return False
         return unchanged >= self._settle * (FIRST if self.marks is None else 1)
 
-    def _look(self) -> dict[str, _Look]:
+    def _look(self, at_once: bool) -> dict[str, _Look]:
+        """One that took long is not looked at again soon: it is as it was for as long."""
         looks: dict[str, _Look] = {}
         with suppress(FileNotFoundError), folder(self._root) as root:
-            for name in names(root):
-                if STEP.match(name):
-                    with suppress(FileNotFoundError):  # it went while we looked; so it was not whole
-                        looks[name] = _look_at(root, name)
+            for name in filter(STEP.match, names(root)):
+                began = self._clock.boot()
+                if name in self._since and began < self._not_before.get(name, 0.0) and not at_once:
+                    looks[name] = self._since[name][0]
+                    continue
+                with suppress(FileNotFoundError):  # it went while we looked; so it was not whole
+                    looks[name] = _look_at(root, name)
+                self._not_before[name] = self._clock.boot() + SHARE * (self._clock.boot() - began)
+        self._not_before = {name: at for name, at in self._not_before.items() if name in looks}
         return looks
+
+    def unfit(self) -> list[TornStaged]:
+        """What is no checkpoint as it lies there, and has kept still so. Its trainer may be writing to it yet."""
+        now = self._clock.boot()
+        return [
+            TornStaged(name, self._root / name, look.problem, look.saved_at)
+            for name, (look, since) in sorted(self._since.items())
+            if look.problem and now - since >= self._settle
+        ]
 
 
 def _step(name: str) -> int:
@@ -259,20 +269,36 @@ def _look_at(root: int, name: str) -> _Look:
         if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
             raise Torn("it is not a folder")
         with folder(name, dir_fd=root) as fd:
-            tree = walk(fd)
+            tree = walk(fd, most=MAX_FILES + len(OURS))
+            if len(tree.files) + len(tree.folders) - sum(file.path in OURS for file in tree.files) > MAX_FILES:
+                raise TooMany(MAX_FILES)
     except FileNotFoundError:
         raise
+    except TooMany:
+        return _unfit(root, name, TooMany(MAX_FILES).reason)
     except Torn as torn:
-        return _Look((), (), False, True, torn.reason, saved_at(name, dir_fd=root))
+        return _unfit(root, name, torn.reason)
     except OSError as error:
-        return _Look((), (), False, True, f"it cannot be read: {error.strerror or error}", saved_at(name, dir_fd=root))
+        return _unfit(root, name, f"it cannot be read: {error.strerror or error}")
     if any(file.path == UNFINISHED for file in tree.files):
-        return _Look((), (), False, True, "somebody had begun to take it away", saved_at(name, dir_fd=root))
+        return _unfit(root, name, "somebody had begun to take it away")
     sealed = _sealed(root, name, tree)
-    marked = any(file.path == MARKER for file in tree.files) or sealed is not None
+    marks = [file for file in tree.files if file.path == MARKER]
     taken = _taken(root, name, tree, sealed)
     empty = not any(file.size for file in tree.files if file.path != MARKER)
-    # A folder just made is empty for a moment: only a marker or the trainer's end makes that final.
-    problem = "it holds no data" if marked and empty else ""
-    changed = 0 if tree.files else saved_at(name, dir_fd=root)
-    return _Look(tree.files, tree.folders, marked, empty, problem, changed, taken)
+    marked = bool(marks) or sealed is not None
+    # What publishing wrote says nothing about the order of saving.
+    times = [file.mtime_ns for file in tree.files if file.path not in OURS[1:]]
+    return _Look(
+        tree.shape,
+        marked,
+        empty,
+        "it holds no data" if marked and empty else "",  # a folder just made is empty for a moment
+        max(times) if times else saved_at(name, dir_fd=root),
+        taken is None and any(mark.mtime_ns for mark in marks),  # an agent's has no time
+        taken,
+    )
+
+
+def _unfit(root: int, name: str, why: str) -> _Look:
+    return _Look(b"", False, True, why, saved_at(name, dir_fd=root))

@@ -33,7 +33,7 @@ from relay_agent.checkpoints.disk import (
 from relay_agent.checkpoints.formats import check_files
 from relay_agent.checkpoints.manifest import MANIFEST, SEALING
 from relay_agent.checkpoints.staging import MARKER, OURS, STEP, Mark, leave_mark
-from relay_agent.checkpoints.tree import Cancelled, Check, Found, Torn, Unsettled, never, walk
+from relay_agent.checkpoints.tree import MAX_FILES, Cancelled, Check, Found, TooMany, Torn, Unsettled, never, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 
 TAKING = ".taking"
@@ -79,11 +79,13 @@ def gather(root: int, candidate: Candidate) -> Source:
                 files.append((part.target or name, file))
                 continue
             with folder(name, dir_fd=parent) as fd:
-                tree = walk(fd, ignore=() if part.target else (MARKER,), links=False)
+                tree = walk(fd, ignore=() if part.target else (MARKER,), links=False, most=MAX_FILES)
         inside = f"{part.target}/" if part.target else ""
         folders += [part.target] if part.target else []
         folders += [inside + path for path in tree.folders]
         files += [(inside + file.path, replace(file, path=f"{part.source}/{file.path}")) for file in tree.files]
+        if len(files) + len(folders) + len(candidate.texts) > MAX_FILES:
+            raise TooMany(MAX_FILES)
     return Source(tuple(sorted(files)), tuple(dict.fromkeys(folders)))
 
 

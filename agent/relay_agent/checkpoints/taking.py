@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
 from relay_agent.checkpoints.gentle import gentle_pool
 from relay_agent.checkpoints.handing import Handed, hand_out
-from relay_agent.checkpoints.output_watch import SHARE, OutputWatch, Ready
+from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.shared import Rewritten, Shared
+from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.config import Settings
 from relay_agent.process import say

@@ -6,13 +6,18 @@ import errno
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from relay_agent.checkpoints.disk import folder, open_file
 
-MAX_FILES = 200_000
+MAX_FILES = 10_000
+"""Files and folders in one checkpoint that is to be published. Each is flushed, and an agent remembers a name, a size
+and a hash of it until that is done: this many take ten seconds or more, and 12 MB."""
+MOST = 200_000
+"""In one that is read."""
 MAX_DEPTH = 32
 _CHUNK = 1 << 20
 _THREADS = max(2, min(8, os.cpu_count() or 2))
@@ -24,6 +29,13 @@ class Torn(Exception):  # noqa: N818 - it is the word for such a checkpoint
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class TooMany(Torn):
+    """More lies in it than is ever published: no time mends that."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"it has more than {most:,} files and folders")
 
 
 class Unsettled(Torn):
@@ -57,7 +69,7 @@ def torn_by(error: OSError) -> Torn:
     return Unreadable(f"it cannot be read: {words}")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Found:
     """One regular file, `path` relative to the folder. Equal twice: nobody wrote to it in between."""
 
@@ -74,19 +86,28 @@ class Tree:
     folders: tuple[str, ...]  # relative, parents before what lies in them; without the root itself
     links: bool = True  # whether second names of files count
 
+    @property
+    def shape(self) -> bytes:
+        """The same of two that are equal."""
+        digest = hashlib.blake2b(digest_size=16)
+        for found in self.files:
+            digest.update(f"{found.path}\0{found.size} {found.mtime_ns} {found.inode} {found.links}\0".encode())
+        digest.update("\0\0".join(self.folders).encode())
+        return digest.digest()
 
-def walk(root: int, ignore: Iterable[str] = (), *, links: bool = True) -> Tree:
-    """All below the folder open as `root`, but top-level names in `ignore`. Torn at anything else than those. `links`:
-    False where second names may come and go."""
+
+def walk(root: int, ignore: Iterable[str] = (), *, links: bool = True, most: int = MOST) -> Tree:
+    """All below the folder open as `root`, but top-level names in `ignore`. Torn at anything else than those, TooMany
+    beyond `most`. `links`: False where second names may come and go."""
     files: list[Found] = []
     folders: list[str] = []
-    _walk(root, "", frozenset(ignore), files, folders)
+    _walk(root, "", frozenset(ignore), files, folders, most)
     if not links:
         files = [replace(found, links=1) for found in files]
     return Tree(tuple(sorted(files)), tuple(folders), links)
 
 
-def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], folders: list[str]) -> None:
+def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], folders: list[str], most: int) -> None:
     if prefix.count("/") >= MAX_DEPTH:
         raise Torn(f"folders deeper than {MAX_DEPTH}")
     with os.scandir(fd) as entries:
@@ -98,15 +119,15 @@ def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], fold
                 path.encode()
             except UnicodeEncodeError:
                 raise Torn(f"the name {path!a} is not UTF-8") from None
+            if len(files) + len(folders) >= most:
+                raise TooMany(most)
             info = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(info.st_mode):
                 folders.append(path)
                 with folder(entry.name, dir_fd=fd) as below:
-                    _walk(below, path + "/", frozenset(), files, folders)
+                    _walk(below, path + "/", frozenset(), files, folders, most)
             elif stat.S_ISREG(info.st_mode):
                 files.append(Found(path, info.st_size, info.st_mtime_ns, info.st_ino, info.st_nlink))
-                if len(files) > MAX_FILES:
-                    raise Torn(f"more than {MAX_FILES} files")
             else:
                 raise Torn(f"{path!a} is {_kind(info.st_mode)}, not a file")
 
@@ -144,10 +165,23 @@ def hash_files(
             raise Unsettled(f"{found.path!a} changed while it was read")
         return found.path, digest.hexdigest()
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool:
+    # Largest first, so that no thread is left alone with the biggest file at the end. Each takes the next one when it
+    # is done: thousands that wait in a queue would take more memory than their hashes.
+    ordered = sorted(files, key=lambda found: -found.size)
+    left = iter(ordered)
+    hashes: dict[str, str] = {}
+    failed = threading.Event()
+
+    def some() -> None:
         try:
-            # Largest first, so that no thread is left alone with the biggest file at the end.
-            return dict(pool.map(one, sorted(files, key=lambda found: -found.size)))
+            while not failed.is_set() and (found := next(left, None)) is not None:
+                path, digest = one(found)
+                hashes[path] = digest
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            failed.set()
             raise
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool:
+        for done in [pool.submit(some) for _ in ordered[:_THREADS]]:
+            done.result()
+    return hashes

@@ -18,9 +18,12 @@ from typing import NamedTuple
 
 from relay_agent.checkpoints.disk import folder, open_file, read_file
 from relay_agent.checkpoints.formats.once import said_once
+from relay_agent.checkpoints.tree import MAX_FILES, TooMany
 
 MAX_NAMES = 100_000
-"""Of one folder. What lies there beyond them is not seen: a folder of checkpoints has tens."""
+"""Of one folder that are looked at. Of these as many files and as many folders are seen as one checkpoint may have."""
+MAX_SEEN = 50_000
+"""Files and folders that one look remembers of all it saw."""
 MAX_PLACES = 64
 """Folders in which one look searches for checkpoints."""
 MAX_TEXT = 8 << 20
@@ -40,6 +43,13 @@ class View:
         self._is_checkpoint = is_checkpoint
         self._listed: dict[str, dict[str, Entry]] = {}
         self._below: dict[str, list[tuple[str, bool]]] = {}
+        self._left = MAX_SEEN
+        self._crowded: dict[str, str] = {}
+
+    def crowded(self, path: str) -> str:
+        """Why not all of a folder is seen; "" where it is."""
+        self.entries(path)
+        return self._crowded.get(path, "")
 
     def entries(self, path: str = "") -> dict[str, Entry]:
         """What lies in a folder, by name; nothing where there is no such folder."""
@@ -139,11 +149,20 @@ class View:
 
     def _list(self, path: str) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
+        left = {True: MAX_FILES, False: MAX_FILES}
         with suppress(OSError, ValueError), self._open(path) as fd, os.scandir(fd) as entries:
             for entry in itertools.islice(entries, MAX_NAMES):
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if (is_folder or entry.is_file(follow_symlinks=False)) and _is_text(entry.name):
+                if not (is_folder or entry.is_file(follow_symlinks=False)) or not _is_text(entry.name):
+                    continue
+                if not left[is_folder]:
+                    self._crowded[path] = TooMany(MAX_FILES).reason
+                elif len(found) >= self._left:
+                    self._crowded[path] = "too much lies around it for a look to see all of it"
+                else:
+                    left[is_folder] -= 1
                     found[entry.name] = Entry(entry.name, is_folder)
+        self._left -= len(found)
         return found
 
 
