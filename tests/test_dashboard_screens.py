@@ -80,8 +80,6 @@ async def test_how_far_a_run_is_in_safety_is_in_the_list_and_on_its_own_screen(c
         await rig.shows("newest step_00000300  hub 250  store 200")
         await commander.tell(RunChanged(NOW, msgspec.structs.replace(first, synced_step=None, stored_step=None)))
         await rig.shows("hub –  store –")
-        await rig.press("escape")
-        await rig.shows("saved", without="store ")
 
 
 async def test_a_wide_terminal_has_all_columns(commander: ScriptedCommander) -> None:
@@ -568,9 +566,10 @@ async def test_before_the_first_step_no_bare_nought_is_shown(commander: Scripted
 async def test_help_is_in_words_with_spaces_and_no_key_is_called_palette(commander: ScriptedCommander) -> None:
     async with dashboard(commander, size=(100, 50)) as rig:
         await rig.shows("sft-sh")
+        rig.app.screen.query_one("#runs", Table).select("sft-shakespeare")
         await rig.press("question_mark")
         text = await rig.shows("· asks first", "Choose a theme")
         line = next(line for line in text.splitlines() if "Choose a theme" in line)
         assert "palette " not in line
         assert "ctrl+p" in line
-        assert text.count("· asks first") == 4, "never broken in two"
+        assert text.count("· asks first") == 3, "never broken in two"

@@ -24,7 +24,7 @@ from relaytui.dashboard.actions import app_bindings, app_handlers
 from relaytui.dashboard.acts import acting
 from relaytui.dashboard.keys import KeyDone, KeyQueue
 from relaytui.dashboard.looks import ThemedApp
-from relaytui.dashboard.refusals import REFUSALS
+from relaytui.dashboard.refusals import OF_RUN, OF_SCREEN
 from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.dashboard.session import Opened, Session, Source
@@ -212,15 +212,21 @@ class DashboardApp(ThemedApp[DashboardResult]):
     def _relay_screen(self) -> RelayScreen | None:
         return self.screen if isinstance(self.screen, RelayScreen) else None
 
+    def _below(self) -> RelayScreen | None:
+        """The screen one is on, also under a dialog."""
+        return next((s for s in reversed(self.screen_stack) if isinstance(s, RelayScreen)), None)
+
     def target(self) -> RunRow | None:
-        # Under a dialog it is still the run of the screen below.
-        screen = next((s for s in reversed(self.screen_stack) if isinstance(s, RelayScreen)), None)
+        screen = self._below()
         run_id = screen.target_run() if screen is not None else None
         return self.mirror.runs.get(run_id) if run_id is not None else None
 
     def why_not(self, action_id: str) -> str:
         """Why this cannot be done now, in words; empty where it can."""
-        refuses = REFUSALS.get(action_id)
+        screen = self._below()
+        if action_id in OF_SCREEN and screen is not None:
+            return OF_SCREEN[action_id](screen)
+        refuses = OF_RUN.get(action_id)
         if refuses is None:
             return ""
         row = self.target()
@@ -267,7 +273,7 @@ class DashboardApp(ThemedApp[DashboardResult]):
             self.screen.show_list(name)
 
     def action_filter(self) -> None:
-        if (screen := self._relay_screen()) is not None:
+        if (screen := self._relay_screen()) is not None and not self.refused("filter"):
             screen.open_filter()
 
     def action_sort(self) -> None:
@@ -288,7 +294,7 @@ class DashboardApp(ThemedApp[DashboardResult]):
         from relaytui.dashboard.screens.help import HelpScreen
 
         if (screen := self._relay_screen()) is not None:
-            self.push_screen(HelpScreen(screen.places()))
+            self.push_screen(HelpScreen(screen.places(), screen.focused, self.why_not))
 
     def action_suspend_process(self) -> None:
         from relaytui.dashboard.driver import TerminalDriver

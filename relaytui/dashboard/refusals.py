@@ -1,9 +1,10 @@
-"""Why an act on a run cannot be done with that run now."""
+"""Why what has a key cannot be done now: with the run that is meant, or on the screen that one is on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
 
@@ -36,7 +37,7 @@ def _nothing_to_requeue(row: RunRow) -> str:
     return "" if row.status.ended else f"{row.run_id} is {row.status.value}: only an ended run is queued again"
 
 
-REFUSALS: dict[str, Callable[[RunRow], str]] = {
+OF_RUN: dict[str, Callable[[RunRow], str]] = {
     "open": lambda row: "",
     "copy": lambda row: "",
     "drain": _nothing_to_drain,
@@ -47,3 +48,17 @@ REFUSALS: dict[str, Callable[[RunRow], str]] = {
     "requeue": _nothing_to_requeue,
 }
 """What is about a run, and why it cannot be done with that run now; empty where it can."""
+
+
+def _shown(name: str) -> Callable[[RelayScreen], str]:
+    return lambda screen: "it is shown already" if screen.list_shown == name else ""
+
+
+OF_SCREEN: dict[str, Callable[[RelayScreen], str]] = {
+    "back": lambda screen: "" if screen.can_go_back else "one is at the beginning, and nothing is filtered",
+    "filter": lambda screen: "" if screen.can_filter else "the log is not shown",
+    "runs": _shown("runs"),
+    "workers": _shown("workers"),
+    "events": _shown("events"),
+}
+"""The same of what is about the screen."""

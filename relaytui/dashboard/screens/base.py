@@ -52,15 +52,24 @@ class RelayScreen(Screen[None]):
         reason.display = bool(reason.words)
         if reason.display:
             reason.refresh_content()
-        actions = [action for action in bar_actions(self.places()) if action.id != "back" or self.can_go_back]
         # What cannot be done is not shown; under a dialog none of these keys does what it says, and all are dim.
         on_top = self.app.screen is self
-        self.query_one(KeyBar).show_actions([(action, on_top) for action in actions if self.relay.can(action.id)])
+        can = [action for action in bar_actions(self.places()) if self.relay.can(action.id)]
+        self.query_one(KeyBar).show_actions([(action, on_top) for action in can])
 
     @property
     def can_go_back(self) -> bool:
         """Whether escape does anything here."""
         return bool(self.filter_text()) or self.app.screen_stack[0] is not self
+
+    @property
+    def list_shown(self) -> str:
+        """Which of the lists one sees; empty where none."""
+        return ""
+
+    @property
+    def can_filter(self) -> bool:
+        return True
 
     @property
     def stale(self) -> bool:

@@ -1,25 +1,46 @@
-"""`?`: the keys that work where one is, from the action table."""
+"""`?`: what can be done where one is, what cannot be now and why, and what there is elsewhere; all of it from the
+action table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.widget import Widget
 
-from relaytui.dashboard.actions import Action, Danger, Place, here, key_names
+from relaytui.dashboard.actions import ACTIONS, Action, Danger, Place, here, key_names
 from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.lines import Line, Lines
+from relaytui.dashboard.widgets.log import LogView
 from relaytui.dashboard.widgets.pieces import fit, folded, width_of
+from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.status import RunStatus
 
 KEYS_WIDTH = 13
 STATE_WIDTH = 14
+
+
+_INSIDE: dict[Place | None, str] = {Place.LIST: "In the list", Place.LOG: "In the log"}
+_ELSEWHERE = {
+    Place.LIST: "in a list",
+    Place.LOG: "in a log",
+    Place.RUN: "on a run's screen",
+    Place.RUNS: "in the lists",
+}
+
+
+class Told(NamedTuple):
+    """`words`: what it does, or why it does not; `where` it can be done, if not here."""
+
+    action: Action
+    words: str
+    where: str = ""
 
 
 class _Keys(Lines):
@@ -27,24 +48,30 @@ class _Keys(Lines):
 
     DEFAULT_CSS = "_Keys { height: auto; }"
 
-    def __init__(self, places: frozenset[Place]) -> None:
+    def __init__(self, places: frozenset[Place], inside: Place | None, why_not: Callable[[str], str]) -> None:
         super().__init__(id="help-keys")
-        self._places = places
+        can, cannot = list[Told](), list[Told]()
+        for action in here(places):
+            if why := why_not(action.id):
+                cannot.append(Told(action, why))
+            else:
+                can.append(Told(action, action.help))
+        within = [Told(action, action.help) for action in ACTIONS if inside in action.where]
+        known = {told.action.id for told in (*can, *cannot, *within)}
+        others = [Told(action, action.help, _where(action)) for action in ACTIONS if action.id not in known]
+        self._parts = (("", can), (_INSIDE.get(inside, ""), within), ("Not now", cannot), ("Elsewhere", others))
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
         return len(self.compose_lines(width))
 
     def compose_lines(self, width: int) -> list[Line]:
-        inside = Place.LOG if Place.RUN in self._places else Place.LIST
-        moving = [action for action in here({inside}) if inside in action.where]
-        lines: list[Line] = [
-            *_table(here(self._places), width),
-            [],
-            [Piece("In the log" if inside is Place.LOG else "In the list", "strong")],
-            *_table(moving, width),
-            [],
-            [Piece("States", "strong")],
-        ]
+        lines: list[Line] = []
+        for title, told in self._parts:
+            if told:
+                if title:
+                    lines += [[], [Piece(title, "strong")]]
+                lines += _table(told, width)
+        lines += [[], [Piece("States", "strong")]]
         across = max(1, width // STATE_WIDTH)
         states = [run_status(status) for status in RunStatus]
         padded = [Piece(f"{text:<{STATE_WIDTH}}", ink) for text, ink in states]
@@ -61,13 +88,15 @@ class HelpScreen(ModalScreen[None]):
         Binding("ctrl+c,ctrl+q", "app.quit", show=False),
     ]
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    def __init__(self, places: frozenset[Place], focused: Widget | None, why_not: Callable[[str], str]) -> None:
+        """`focused`: what the keys go to there; `why_not`: of an action's id, empty where it can be done."""
         super().__init__()
-        self._places = frozenset(places)
+        inside = Place.LIST if isinstance(focused, Table) else Place.LOG if isinstance(focused, LogView) else None
+        self._keys = _Keys(places, inside, why_not)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="dialog"):
-            yield _Keys(self._places)
+            yield self._keys
 
     def on_mount(self) -> None:
         box = self.query_one("#dialog", VerticalScroll)
@@ -95,18 +124,26 @@ class HelpScreen(ModalScreen[None]):
 ASKS = "· asks first"
 
 
-def _table(actions: list[Action], width: int) -> list[list[Piece]]:
+def _table(told: list[Told], width: int) -> list[list[Piece]]:
     lines: list[list[Piece]] = []
     room = max(8, width - KEYS_WIDTH)
-    for action in actions:
-        words = folded([Piece(action.help)], room)
-        if action.danger is not Danger.NONE:
-            used = sum(width_of(text) for text, _ in words[-1])
-            if used + 1 + width_of(ASKS) > room:
-                words.append([])
-            words[-1] += [*([Piece(" ")] if words[-1] else []), Piece(ASKS, "warn")]
-        keys = [Piece(key_names(action), "key")] if action.keys else [Piece("ctrl+p", "key"), Piece(" " + action.label)]
-        for line in words:
+    for action, words, where in told:
+        can = words == action.help
+        said = folded([Piece(words if can else f"{action.label}: {words}", "text" if can else "muted")], room)
+        more = Piece(f"· {where}", "muted") if where else Piece(ASKS, "warn")
+        if where or (can and action.danger is not Danger.NONE):
+            used = sum(width_of(text) for text, _ in said[-1])
+            if used + 1 + width_of(more.text) > room:
+                said.append([])
+            said[-1] += [*([Piece(" ")] if said[-1] else []), more]
+        keys = [Piece(key_names(action), "key" if can else "faint")]
+        if not action.keys:
+            keys = [Piece("ctrl+p", "key"), Piece(" " + action.label)]
+        for line in said:
             lines.append([*fit(keys, KEYS_WIDTH), *line])
             keys = []
     return lines
+
+
+def _where(action: Action) -> str:
+    return next((words for place, words in _ELSEWHERE.items() if place in action.where), "")

@@ -77,6 +77,10 @@ class HomeScreen(RelayScreen):
         return frozenset({Place(self.current)})
 
     @property
+    def list_shown(self) -> str:
+        return self.current
+
+    @property
     def state(self) -> ListState:
         return self._lists[self.current]
 

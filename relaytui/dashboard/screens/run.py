@@ -195,6 +195,13 @@ class RunScreen(RelayScreen):
             self.focus_content()
         elif self._view == "history":
             self.query_one("#attempts", Table).focus()
+        else:
+            self.set_focus(None)  # of what is not seen
+        self.paint()
+
+    @property
+    def can_filter(self) -> bool:
+        return self._view in ("all", "log")
 
     def filter_text(self) -> str:
         return self.query_one(LogView).filter
