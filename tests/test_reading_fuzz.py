@@ -17,6 +17,7 @@ from relay_agent.output.lines import Lines
 from relay_agent.output.progress import Progress
 from relay_agent.reading.forms import Forms
 from relay_agent.reading.shapes import MAX_LENGTH, read
+from relay_agent.reading.sight import Sight
 from relaytui.wire.reports import Step
 from relaytui.wire.text import MAX_LINE, clean
 
@@ -50,8 +51,9 @@ def whole(chunks: list[bytes]) -> list[str]:
     return [line for lot in lots if lot.whole for line in lot.lines]
 
 
-def sightings(chunks: list[bytes]) -> list[object]:
+def sightings(chunks: list[bytes], forms: type[Forms] = Forms) -> list[object]:
     lines, progress = Lines(), Progress()
+    progress._reader._forms = forms()
     lots = [lot for chunk in chunks for lot in lines.feed(chunk, 0.0)] + lines.finish()
     told = [progress.see(text, 0.0, lot.nested) for lot in lots if lot.whole for text in progress.worthy(lot.lines)]
     return [(step.step, step.total, str(step.metrics)) for step in told if step is not None]
@@ -99,6 +101,36 @@ def test_what_one_line_makes_of_later_ones_does_not_depend_on_what_came_in_one_r
     assert len(at_once) == count
     for size in (1, 40, 700):
         assert sightings([data[at : at + size] for at in range(0, len(data), size)]) == at_once
+
+
+class NoForms(Forms):
+    """Every line through its shape."""
+
+    def known(self, text: str) -> None:
+        return None
+
+    def read(self, text: str) -> Sight | None:
+        return read(text)
+
+
+def again(text: str, times: int, rng: random.Random) -> bytes:
+    """A line so often, each time with other digits."""
+    digits = "0123456789"
+    lines = ("".join(rng.choice(digits) if char in digits else char for char in text) for _ in range(times))
+    return b"".join(line.encode() + b"\n" for line in lines)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(TEXTS), st.integers(1, 9), st.sampled_from((b"", *SIGNS))), max_size=6),
+    st.lists(st.integers(0, 10_000), max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_forms_change_nothing_but_the_time_it_takes(
+    parts: list[tuple[str, int, bytes]], places: list[int], rng: random.Random
+) -> None:
+    data = b"".join(sign + again(text, times, rng) for text, times, sign in parts)
+    assert sightings(cut(data, places)) == sightings([data], NoForms)
 
 
 @settings(max_examples=40, deadline=None)

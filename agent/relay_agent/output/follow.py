@@ -20,14 +20,16 @@ from relaytui.wire.reports import Gap, Log, Step, TelemetryReport
 
 LINES_A_REPORT = 500
 CHARACTERS_A_REPORT = 64 << 10
-REMEMBERED = 8_192
+PIECE = 48 << 10
+"""Bytes that are made lines of at a time: more would not fit into a processor's cache, nor into memory held already."""
+REMEMBERED = 4_096
 """Steps whose metrics are remembered, at most, so that what a line told is not told again from a file."""
 RECENT = 16
 """Lines."""
 
 
 class Follower:
-    """Eats bytes, hands reports to `report`, `note`s how far that was, and then calls `wake`, once a chunk."""
+    """Eats bytes, hands reports to `report`, `note`s how far that was, and then calls `wake`, once a piece."""
 
     def __init__(
         self,
@@ -71,8 +73,11 @@ class Follower:
         return self._offset
 
     def feed(self, data: bytes) -> None:
-        self._offset += len(data)
-        self._take(self._lines.feed(data, self._clock.boot()))
+        now = self._clock.boot()
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            self._offset += len(piece)
+            self._take(self._lines.feed(piece, now))
 
     def replay(self, data: bytes) -> None:
         """What an earlier agent read and told: only what one knows from it is taken up."""
@@ -195,7 +200,7 @@ class Follower:
             before = self._told.get(step)
             self._told[step] = metrics if before is None else before | metrics
             if len(self._told) > REMEMBERED:
-                self._told = dict(islice(self._told.items(), REMEMBERED // 2, None))
+                self._told = dict(islice(self._told.items(), REMEMBERED // 4, None))
         if self._muted:
             return
         numbers: dict[str, Number] = metrics  # type: ignore[assignment] # floats are such numbers

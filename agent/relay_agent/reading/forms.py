@@ -21,7 +21,7 @@ MAX_FORMS, MAX_FORM = 256, 1_000
 TRIALS = 2
 """Lines that a form must be right on before it is believed."""
 AGAIN = 256
-"""Lines from one such trial to the next later on."""
+"""Lines of a form from one such trial to the next later on."""
 
 _ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _TOKENS = re.compile(rf"(?<![\w.]){NUMBER}|(?<=[A-Za-z:=,(\['\"/]){NUMBER}", re.IGNORECASE)
@@ -36,30 +36,32 @@ class _Form:
 
     def __init__(self, like: Sight, spans: Sequence[tuple[int, int]], commas: bool) -> None:
         """`spans`, two at least, of the step and the total of `like`, where it has them, and of its metrics."""
-        self.right = 0
-        """Trials that it passed."""
-        self._like = like
+        self.trials = TRIALS
+        """That it has to pass yet before it is believed."""
+        self.reads = 0
+        self._counted, self._of = like.step is not None, like.total is not None
+        self._bar = like.bar
+        self._rest = (None, like.unit, like.bar, like.awaits)
         self._names = tuple(like.metrics)
         self._texts = itemgetter(*(slice(*span) for span in spans))
         self._numbers = _one_by_one if commas else _at_once
 
     def read(self, text: str) -> Sight | None:
         """What a line of this form says; None where its numbers make it one that only its shape understands."""
-        like, texts = self._like, self._texts(text)
+        texts = self._texts(text)
         try:
-            numbers = iter(self._numbers(texts))
+            numbers = self._numbers(texts)
         except ValueError:
             self._numbers = _one_by_one
-            numbers = iter(_one_by_one(texts))
+            numbers = _one_by_one(texts)
         step = total = None
-        if like.step is not None and (step := whole(next(numbers))) is None:
+        if self._of and ((total := whole(numbers.pop(self._counted), 1)) is None):
             return None
-        if like.total is not None:
-            total = whole(next(numbers), 1)
-            if total is None or (like.bar and step is not None and step > total):
-                return None
-        metrics = dict(zip(self._names, numbers, strict=True))
-        return Sight(step, total, metrics, None, like.unit, like.bar, like.awaits)
+        if self._counted and (step := whole(numbers.pop(0))) is None:
+            return None
+        if self._bar and total is not None and step is not None and step > total:
+            return None
+        return Sight(step, total, dict(zip(self._names, numbers, strict=True)), *self._rest)
 
 
 _json_numbers = msgspec.json.Decoder(list[float]).decode
@@ -80,15 +82,14 @@ class Forms:
 
     def __init__(self) -> None:
         self._forms: dict[bytes, _Form | None] = {}  # None: its lines say nothing
-        self._reads = 0
 
     def known(self, text: str) -> Sight | None:
         """As `shapes.read`, where the line has a form that is believed; else None, which says nothing."""
         form = self._forms.get(_key(text)) if text.isascii() else None
-        if form is None or form.right < TRIALS:
+        if form is None or form.trials:
             return None
-        self._reads += 1
-        return form.read(text) if self._reads % AGAIN else None
+        form.reads += 1
+        return form.read(text) if form.reads % AGAIN else None
 
     def read(self, text: str) -> Sight | None:
         """As `shapes.read`; learns the form."""
@@ -102,7 +103,7 @@ class Forms:
             return None
         sight = shapes.read(text)
         if sight == form.read(text):
-            form.right += 1
+            form.trials = max(0, form.trials - 1)
         else:
             del self._forms[key]
         return sight
