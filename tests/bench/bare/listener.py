@@ -1,4 +1,5 @@
-"""What an agent does with what a trainer prints, and nothing else: bytes → lines → steps and reports, and the log.
+"""What an agent does with what a trainer prints, and nothing else: bytes, taken as its guardian
+takes them → lines → steps and reports, and the log.
 
     … | python -m tests.bench.bare.listener LOG
 
@@ -8,16 +9,12 @@ steps it saw.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
+import select
 import sys
-import time
 from pathlib import Path
 
-from relay_agent.guardian import CHUNK
-from relay_agent.guardian.output import PIPE, RUSH, RUSH_GAP, RUSH_PAUSE
+from relay_agent.guardian.output import Output
 from relay_agent.output.follow import Follower
 from relay_agent.output.progress import Progress
 from relaytui.wire.clock import SystemClock
@@ -34,19 +31,17 @@ def main(log: str) -> None:
             counts["steps"] += 1
 
     follower = Follower(Progress(), SystemClock(), told, lambda mark: None, lambda: None)
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(0, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE)
+    output = Output(0, pty=False)
+    waiting = select.poll()
+    waiting.register(0, select.POLLIN)
     print(json.dumps({"ready": True}), flush=True)
     with Path(log).open("wb", buffering=0) as file:
-        rush, at = 0, 0.0
-        while data := os.read(0, CHUNK):
-            file.write(data)
-            counts["bytes"] += len(data)
-            follower.feed(data)
-            rush = rush + 1 if time.monotonic() - at < RUSH_GAP else 0
-            if rush > RUSH:  # as a guardian does: output is let gather
-                time.sleep(RUSH_PAUSE)
-            at = time.monotonic()
+        while output.fd >= 0:
+            waiting.poll()
+            if data := output.take():
+                file.write(data)
+                counts["bytes"] += len(data)
+                follower.feed(data)
     follower.finish()
     print(json.dumps(counts), flush=True)
 
