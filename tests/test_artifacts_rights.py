@@ -245,3 +245,20 @@ async def test_what_a_pod_calls_by_the_commanders_names_is_filed_as_its_own(kit:
     await store.agent.state({"type": "event", "kind": "artifact.stored", "message": "made up", "data": {}})
     assert (await kit.kinds("run-1"))[-1] == "agent.artifact.stored"
     assert sha(b"") not in str(await kit.events("run-1"))
+
+
+async def test_a_hash_of_another_run_gives_a_pod_nothing(kit: Kit) -> None:
+    """Neither the content, nor that it is there; who runs the commander may link it, who has both runs may send it."""
+    one, two, data = await pod(kit), await pod(kit, "run-2", "pod-2"), some(CHUNK)
+    row = await one.put(data)
+    status, begun = await two.begin(data)
+    assert (status, begun.get("stored", False), begun.get("offset", 0)) == (200, False, 0)
+    assert begun == {**(await two.begin(some(CHUNK, 9), "step_00000009"))[1], "upload": begun["upload"]}, "as any other"
+    assert (await two.finish(begun["upload"]))[1]["error"]["code"] == "incomplete"
+    assert await two.rows() == []
+    assert (await two.chunk(begun["upload"], 0, some(CHUNK, 5)))[0] == 200
+    assert (await two.finish(begun["upload"]))[1]["error"]["code"] == "wrong_hash"
+    assert await two.rows() == []
+    assert await one.get(row["id"]) == (200, data)
+    assert (await two.put(data))["run_id"] == "run-2", "sent whole, it is"
+    assert (await two.begin(data, "step_00000002", step=2))[1]["stored"]

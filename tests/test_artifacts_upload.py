@@ -63,7 +63,7 @@ async def test_what_is_stored_is_not_sent_again(kit: Kit, state: Path) -> None:
     assert again[1]["stored"]
     assert again[1]["artifact"]["name"] == "step_00000002"
     other = await pod(kit, "run-2", "pod-2")
-    assert (await other.begin(data))[1]["stored"]
+    assert (await other.put(data))["run_id"] == "run-2"
     assert [len(await store.rows()) for store in (first, other)] == [2, 1]
     assert stored_files(state) == [sha(data)]
     assert part_files(state) == []

@@ -112,7 +112,10 @@ class ArtifactStore:
             ask.epoch if pod else run.epoch, ask.step, ask.manifest_sha256, ask.final,
         )  # fmt: skip
         begun = store.begun(tx, ask.run_id, ask.kind, ask.name, ask.sha256, pod)
-        if there and not any(row.damaged for row in store.of_content(tx, ask.sha256)):
+        known = store.of_content(tx, ask.sha256)
+        # A pod that knows a hash shows with it that it has the bytes of its own run, and of no other's.
+        own = not pod or any(row.run_id == ask.run_id for row in known)
+        if there and own and not any(row.damaged for row in known):
             gone = list[str]()
             if begun is not None:
                 store.drop_upload(tx, begun.upload)
