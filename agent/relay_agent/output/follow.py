@@ -77,7 +77,7 @@ class Follower:
         for start in range(0, len(data), PIECE):
             piece = data[start : start + PIECE]
             self._offset += len(piece)
-            self._take(self._lines.feed(piece, now))
+            self._take(self._lines.feed(piece, now), now)
 
     def replay(self, data: bytes) -> None:
         """What an earlier agent read and told: only what one knows from it is taken up."""
@@ -99,14 +99,14 @@ class Follower:
     def skip(self, lines: int, size: int) -> None:
         """`lines` ends of lines, `size` bytes, were not read; they are in the log."""
         self._offset += size
-        begun = self._lines.finish()
-        self._take(begun)
+        begun, now = self._lines.finish(), self._clock.boot()
+        self._take(begun, now)
         self._lines.skip()
         lines -= 1 if begun else 0  # the first end belongs to what was begun
         if lines > 0:
             self._hand_on(Gap(self._clock.wall(), self._n, lines))
             self._n += lines
-        self._take([])
+        self._take([], now)
 
     def known(self, name: str, step: int) -> float | None:
         """A metric as it was told last up to a step."""
@@ -116,13 +116,15 @@ class Follower:
     def tick(self) -> None:
         """Show the state of a bar that was held back."""
         if self._lines.waiting:
-            self._take(self._lines.tick(self._clock.boot()))
+            now = self._clock.boot()
+            self._take(self._lines.tick(now), now)
         if not self._lines.waiting:
             self.waits.clear()
 
     def finish(self) -> None:
-        self._take(self._lines.finish())
-        if (told := self.progress.flush(self._clock.boot())) is not None:
+        now = self._clock.boot()
+        self._take(self._lines.finish(), now)
+        if (told := self.progress.flush(now)) is not None:
             self._tell_step(told)
 
     def read_beside(self, sights: Sequence[Sight]) -> None:
@@ -144,17 +146,17 @@ class Follower:
         if sights:
             self._wake()
 
-    def _take(self, lots: list[Lot]) -> None:
+    def _take(self, lots: list[Lot], now: float) -> None:
         if lots:
-            self._tell(lots)
+            self._tell(lots, now)
         if self._lines.waiting:
             self.waits.set()
         if not self._muted:
             self._note(Mark(self._offset - self._lines.held, self._n))
             self._wake()
 
-    def _tell(self, lots: list[Lot]) -> None:
-        now, wall = self._clock.boot(), self._clock.wall()
+    def _tell(self, lots: list[Lot], now: float) -> None:
+        wall = self._clock.wall()
         shown = list(chain.from_iterable(lot.lines for lot in lots if lot.shown))
         for lines in _portions(shown):
             if not self._muted:

@@ -123,12 +123,13 @@ class Lines:
 
     def _lines(self, data: bytes, lots: list[Lot]) -> None:
         """Nothing in it moves the cursor back."""
-        first, end, rest = data.partition(b"\n")
-        self._add(first)
-        if not end:
-            return
-        self._end(lots)
-        block, end, rest = rest.rpartition(b"\n")
+        if self._part:
+            first, end, data = data.partition(b"\n")
+            self._add(first)
+            if not end:
+                return
+            self._end(lots)
+        block, end, rest = data.rpartition(b"\n")
         if end:
             lines = block.decode("utf-8", "replace").split("\n")
             if are_clean(lines):
