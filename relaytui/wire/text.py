@@ -64,11 +64,11 @@ def counted(count: int, noun: str, many: str = "") -> str:
 def are_clean(lines: Sequence[str]) -> bool:
     """Whether `clean` would change none of them, in one look; False may be said of clean ones that are odd."""
     text = "".join(lines)
-    if text.isascii():
-        return not text.encode().translate(None, _PLAIN) and not are_long(lines)
-    if not text.isprintable() or are_long(lines):
+    if len(text) > MAX_LINE and are_long(lines):
         return False
-    return not _odd().any.search("".join(line for line in lines if not line.isascii()))
+    if text.isascii():
+        return not text.encode().translate(None, _PLAIN)
+    return text.isprintable() and not _odd().any.search("".join(line for line in lines if not line.isascii()))
 
 
 def are_long(lines: Sequence[str]) -> bool:
