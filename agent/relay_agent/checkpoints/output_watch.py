@@ -21,6 +21,7 @@ from relay_agent.checkpoints.adapters.base import MAX_STEP, Adapter, Candidate, 
 from relay_agent.checkpoints.adapters.view import View, view_of
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
 from relay_agent.checkpoints.linked import LINKS_EVERY, linked
+from relay_agent.checkpoints.misnamed import misnamed
 from relay_agent.checkpoints.shrunk import shrunk
 from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Check, TooMany, Torn, Unsettled, never
@@ -91,8 +92,9 @@ class OutputWatch:
         self._since: dict[tuple[str, str], tuple[take.Source, float]] = {}  # of those that have to keep still
         self._refused: dict[tuple[str, str], tuple[take.Source, str]] = {}  # by its path and its kind
         self._doubts: dict[str, Doubt] = {}
-        self._links: list[Doubt] = []
-        self._look_at_links = 0.0
+        self._elsewhere: list[Doubt] = []  # where nothing is found: what else lies there
+        self._look_elsewhere = 0.0
+        self._others: list[tuple[str, str]] = []  # of these what lay there before the trainer started
         self._not_before = 0.0
 
     def begin(self) -> list[str]:
@@ -107,6 +109,7 @@ class OutputWatch:
                     there[candidate.path] = key
                     if not adapter.missing(view, candidate, self._memory):
                         adapter.learn(view, candidate, self._memory)
+            self._others = list(misnamed(view, self._kinds))
         self._seen = there
         with suppress(OSError):
             self._note()
@@ -129,12 +132,12 @@ class OutputWatch:
 
     def doubts(self) -> list[Doubt]:
         """Of the last look: what lies there and is not taken, and why."""
-        return sorted([*self._links, *self._doubts.values()], key=lambda doubt: (doubt.saved_at, doubt.path))
+        return sorted([*self._elsewhere, *self._doubts.values()], key=lambda doubt: (doubt.saved_at, doubt.path))
 
     def refused(self) -> list[Doubt]:
         """Of these, those that were to be taken and are damaged, or are nothing that time mends."""
         paths = {path for path, _ in self._refused}
-        return [doubt for doubt in self.doubts() if doubt.path in paths or doubt in self._links]
+        return [doubt for doubt in self.doubts() if doubt.path in paths or doubt in self._elsewhere]
 
     def take(self, ready: Ready, check: Check = never, deep: bool = False) -> take.Taken:
         """As `take.take` does; what only kept still is read whole in any case. What is Torn is not offered again before
@@ -222,12 +225,13 @@ class OutputWatch:
         self._since = still
         self._refused = {key: each for key, each in self._refused.items() if key[0] in doubts or key[0] in ready}
         self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready and path not in had}
-        nothing = not (self._seen or ready or doubts)
-        if not nothing:
-            self._links = []
-        elif now >= self._look_at_links or exited is not None:
-            self._links = [Doubt(name, words, 0) for name, words in linked(self.root, self._kinds)]
-            self._look_at_links = now + LINKS_EVERY
+        if self._seen or ready:
+            self._elsewhere = []
+        elif now >= self._look_elsewhere or exited is not None:
+            beside = [] if doubts else list(linked(self.root, self._kinds))
+            beside += [each for each in misnamed(view, self._kinds) if each not in self._others]
+            self._elsewhere = [Doubt(name, words, 0) for name, words in beside]
+            self._look_elsewhere = now + LINKS_EVERY
         return list(ready.values())
 
     def _step(self, view: View, ready: Ready) -> int:
