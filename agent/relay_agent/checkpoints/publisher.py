@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
 from relay_agent.checkpoints.line import published
@@ -16,8 +15,10 @@ from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
+from relay_agent.checkpoints.recorder import Recorder
+from relay_agent.checkpoints.remarks import Remarks
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import MARKER, Staged, StagingWatch, leave_mark, saved_at
+from relay_agent.checkpoints.staging import Staged, StagingWatch, leave_mark, saved_at
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.process import say
@@ -35,14 +36,6 @@ learned is worth more than that."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Recorder(Protocol):
-    """Where a publisher tells what it did."""
-
-    def published(self, checkpoint: Published) -> None: ...
-    def pruned(self, name: str) -> None: ...
-    def event(self, kind: str, message: str, data: Mapping[str, str] | None = None) -> None: ...
 
 
 class Publisher:
@@ -91,8 +84,7 @@ class Publisher:
         self._patient = patient
         self._watch = StagingWatch(folder.staging(epoch), settle, clock, marks)
         self._look_back = marks is None  # whether earlier attempts are still to be asked
-        self._waiting_said = False
-        self._unfit: set[tuple[str, str]] = set()  # what was said of those
+        self._remarks = Remarks(recorder)
         self._done = asyncio.Event()
         self._wait_until = 0.0
         self._again = False
@@ -216,8 +208,7 @@ class Publisher:
         if self._lost:
             self._missed.add([staged.path.name for staged in whole], self._lost)
             return
-        self._say_unmarked()
-        self._say_unfit()
+        self._remarks.make(self._watch)
         self._missed.keep({staged.path.name for staged in whole})
         if self._taking and self._taking.no_room:
             self._missed.add(self._taking.no_room, next(iter(self._taking.no_room.values())), Miss.NO_ROOM)
@@ -254,23 +245,6 @@ class Publisher:
             return None
         known = {one.marks for one in found if (one.mode, one.trainer) == (self._mode, self._trainer)} - {None}
         return True in known if known else None
-
-    def _say_unmarked(self) -> None:
-        if self._waiting_said or not (waiting := self._watch.unmarked):
-            return
-        self._waiting_said = True
-        words = f"{waiting[0]} has no {MARKER}, as others of this run had: it is not published before it has"
-        self._recorder.event("checkpoint.unmarked", words, {"name": waiting[0]})
-        say(f"{words}; COMPLETE_MARKER=never says that the trainer writes none")
-
-    def _say_unfit(self) -> None:
-        """Once, and while its trainer lives: nothing is moved from under one that may still write to it."""
-        for torn in self._watch.unfit():
-            if (torn.name, torn.reason) not in self._unfit:
-                self._unfit.add((torn.name, torn.reason))
-                words = f"{torn.name} cannot be published as it lies there: {torn.reason}"
-                self._recorder.event("checkpoint.unfit", words, {"name": torn.name})
-                say(words)
 
     # -- is the volume there? ------------------------------------------------------------------------------------
 

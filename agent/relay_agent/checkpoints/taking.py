@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
 from relay_agent.checkpoints.gentle import gentle_pool
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
+from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.shared import Rewritten, Shared
 from relay_agent.checkpoints.staging import SHARE
@@ -27,9 +28,6 @@ from relay_agent.process import say
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import Clock
 from relaytui.wire.text import clean, counted
-
-if TYPE_CHECKING:
-    from relay_agent.checkpoints.publisher import Recorder
 
 RETRY_AFTER = 15.0
 """Seconds until one that the volume refused is tried again."""
