@@ -14,19 +14,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from relay_agent.link import frames
 from relay_agent.link.asked import Answer, Asked, LinkLost
 from relay_agent.link.pace import Pace
 from relay_agent.link.words import Words
 from relay_agent.spool.lane import FRAME, Frame, Lane
 from relay_agent.spool.spool import Spool
 from relaytui.wire.clock import Clock
-from relaytui.wire.codec import decode, encode
+from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import (
     PROTOCOL,
-    REPLACED,
     Ack,
-    CommanderMessage,
     Denied,
     Granted,
     Hello,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from relay_agent.link.contact import Contact
 
 HEARTBEAT = 10.0
+WELCOME_WITHIN = 15.0
 PAUSE_LEAST, PAUSE_MOST = 0.5, 15.0
 FIRST_TRIES = 3
 """How often a commander may refuse us before the first session until that is an answer."""
@@ -64,10 +64,6 @@ def longest_pause(outage: float) -> float:
     """Seconds until the next try at most, after so many without a commander: one that was away for a moment has
     everybody back a moment later, and one that is away for long is not asked often."""
     return min(PAUSE_MOST, max(PAUSE_LEAST, outage))
-
-
-class _Replaced(Exception):  # noqa: N818 - it says what happened
-    """The same incarnation connected elsewhere."""
 
 
 class Link:
@@ -209,7 +205,7 @@ class Link:
             who = f"no commander at {self._contact.url}: "
             try:
                 await self._session()
-            except _Replaced:
+            except frames.Replaced:
                 self._say("another process has connected as this very agent, and has its session now: end one of them")
                 await asyncio.sleep(self._rng.uniform(GIVES_WAY / 2, GIVES_WAY))
                 continue
@@ -233,12 +229,14 @@ class Link:
     async def _session(self) -> None:
         """One connection from proof to end. RelayError says why there was none."""
         async with self._contact.connect(HEARTBEAT) as socket:
-            await socket.send_frame(encode(self._hello), _text())
-            first = await self._receive(socket, 15)
-            if first is None:
+            await frames.send(socket, self._hello)
+            try:
+                first = await frames.receive(socket, WELCOME_WITHIN)
+            except frames.Closed as closed:
+                self.trouble = str(closed)
                 return
             if isinstance(first, Problem):
-                raise _told(first)
+                raise frames.problem(first)
             if not isinstance(first, Welcome) or first.protocol != PROTOCOL:
                 raise RelayError(
                     "protocol",
@@ -286,7 +284,7 @@ class Link:
             await self._wake.wait()
             self._wake.clear()
             while (data := self._next()) is not None:
-                await socket.send_frame(data, _text())
+                await frames.send(socket, data)
 
     def _next(self) -> bytes | None:
         """What goes out next, most urgent first."""
@@ -328,17 +326,18 @@ class Link:
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse, writer: asyncio.Task[None]) -> None:
         while True:
-            message = await self._receive(socket, None)
-            if message is None:
-                if writer.done() and not writer.cancelled() and (error := writer.exception()):
-                    self.trouble = clean(str(error), 200)
+            try:
+                message = await frames.receive(socket)
+            except frames.Closed as closed:
+                error = writer.exception() if writer.done() and not writer.cancelled() else None
+                self.trouble = clean(str(error), 200) if error else str(closed)
                 return
             if isinstance(message, Ack):
                 self._acked(message)
             elif isinstance(message, Order):
                 self._on_order(message)
             elif isinstance(message, Problem):
-                raise _told(message)
+                raise frames.problem(message)
             elif isinstance(message, Welcome):
                 self._words.namesake(self._hello.worker, message.namesake)
             elif isinstance(message, Watched):
@@ -352,27 +351,6 @@ class Link:
         if on != self.watched:
             self.watched = on
             self.on_watched(on)
-
-    async def _receive(self, socket: aiohttp.ClientWebSocketResponse, timeout: float | None) -> CommanderMessage | None:
-        """The next message; None when the socket is closed. RelayError where it is none of ours."""
-        from aiohttp import WSMsgType
-
-        try:
-            frame = await socket.receive(timeout)
-        except TimeoutError:
-            raise RelayError("silent", "the commander does not answer", exit_code=Exit.UNAVAILABLE) from None
-        if frame.type is WSMsgType.TEXT:
-            return decode(frame.data, CommanderMessage)  # type: ignore[arg-type]  # a union is a type to msgspec
-        if frame.type is WSMsgType.CLOSE and frame.data == REPLACED:
-            raise _Replaced
-        if frame.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING):
-            reason = clean(str(frame.extra or ""), 200)
-            self.trouble = f"it closed the connection{f' ({reason})' if reason else ''}"
-            return None
-        if frame.type is WSMsgType.ERROR:
-            self.trouble = clean(str(frame.data), 200) or "the connection broke"
-            return None
-        raise RelayError("bad_frame", "the commander sent a frame that is not text", exit_code=Exit.UNAVAILABLE)
 
     def _acked(self, ack: Ack) -> None:
         spool = self._spool_of(ack.run_id, ack.epoch)
@@ -403,16 +381,3 @@ class Link:
             self._progress.set()
         if spool is self.spool:
             self._on_refused(refused)
-
-
-def _text() -> aiohttp.WSMsgType:
-    from aiohttp import WSMsgType
-
-    return WSMsgType.TEXT
-
-
-def _told(problem: Problem) -> RelayError:
-    code = Exit.AUTH if problem.code in ("unauthorized", "forbidden") else Exit.UNAVAILABLE
-    if problem.code == "protocol":
-        code = Exit.USAGE
-    return RelayError(clean(problem.code, 64), clean(problem.message, 300), clean(problem.hint, 300), exit_code=code)

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,14 +18,11 @@ from typing import Any, NamedTuple
 from relay_agent import guardian
 from relay_agent.output import printed
 from relay_agent.process import own_children, say
+from relay_agent.trainer.hearing import Hearing
 from relay_agent.trainer.leftovers import is_frozen, kill_tree, stop_leftovers, thaw
 from relaytui.wire.errors import Exit, RelayError
 
 MAIN = Path(guardian.__file__).with_name("__main__.py")
-CATCH_UP = 4 << 20
-"""Bytes an agent may lag behind its trainer; of more, all but the last chunk is only counted."""
-LOG_WAIT = 5.0
-"""Seconds to wait for bytes that the guardian has yet to write to the log."""
 PATIENCE, HURRIED = 5.0, 2.0
 """Seconds beyond the grace that a guardian has to stop the trainer, and where nobody wants to wait, before the agent
 does it without it."""
@@ -77,10 +73,7 @@ class Supervised:
         self._forcing: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
         self._log = log
-        self._on_output = on_output
-        self._on_skipped = on_skipped
-        self._seen = seen  # bytes of output handed on
-        self._all = taken_over  # what was printed meanwhile is read whole, however much it is
+        self._hearing = Hearing(log, on_output, on_skipped, seen, whole=taken_over)
         self._socket: socket.socket | None = None
         self._guardian = 0  # its pid
         self._thawing: asyncio.Task[None]
@@ -138,7 +131,7 @@ class Supervised:
         end = ending.printed
         if end < 0:  # nobody noted how much that was
             end = await asyncio.to_thread(printed.size, self._log)
-        await self._output(end, b"")
+        await self._hearing.hear(end, b"")
         self.exited.set_result(ending.code)
         self.gone.set_result(ending.leftovers)
 
@@ -314,7 +307,7 @@ class Supervised:
                 kind, offset, length = guardian.HEADER.unpack(await reader.readexactly(guardian.HEADER.size))
                 payload = await reader.readexactly(length)
                 if kind == guardian.OUTPUT:
-                    await self._output(offset, payload)
+                    await self._hearing.hear(offset, payload)
                 elif kind == guardian.STARTED:
                     self._started.set_result(int(payload))
                     await self._told.wait()  # who started it has a word to say before it is heard
@@ -350,37 +343,6 @@ class Supervised:
             await asyncio.to_thread(self._reap, 1.0 if self._forcing else 15.0)
         if self.exited.done():
             self.gone.set_result(leftovers)
-
-    async def _output(self, offset: int, data: bytes) -> None:
-        if offset < self._seen:  # part of it was read from the log already
-            data = data[self._seen - offset :]
-        elif offset > self._seen:
-            await self._catch_up(offset)
-        if data:
-            self._on_output(data)
-            self._seen += len(data)
-            await asyncio.sleep(0)  # a flood must not keep the loop from renewing
-
-    async def _catch_up(self, end: int) -> None:
-        """What came too fast for us is in the log: read it from there up to `end`."""
-        if end - self._seen > CATCH_UP and not self._all:
-            until = end - guardian.CHUNK
-            lines = await asyncio.to_thread(printed.count_lines, self._log, self._seen, until)
-            self._on_skipped(lines, until - self._seen)
-            self._seen = until
-        self._all = False
-        give_up = time.monotonic() + LOG_WAIT
-        while self._seen < end:
-            data = await asyncio.to_thread(printed.read, self._log, self._seen, min(guardian.CHUNK, end - self._seen))
-            if data:
-                self._on_output(data)
-                self._seen += len(data)
-                await asyncio.sleep(0)
-            elif time.monotonic() > give_up:  # the volume lost it, and the guardian said so
-                self._on_skipped(0, end - self._seen)
-                self._seen = end
-            else:
-                await asyncio.sleep(0.02)
 
     async def _guardian_died(self) -> None:
         """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""
