@@ -362,7 +362,7 @@ async def test_content_without_a_row_stays_a_while_and_is_known_again(
         content(state, each).parent.mkdir(parents=True, exist_ok=True)
         content(state, each).write_bytes(each)
     await kit.commander.core.care.sweep()
-    assert "stored" not in (await store.begin(data))[1], "nobody's, as far as a pod is concerned: it may be another run's"
+    assert "stored" not in (await store.begin(data))[1], "to a pod nobody's: it may be another run's"
     ask = {"run_id": "run-1", "kind": "file", "name": "found", "sha256": sha(data), "size": len(data)}
     assert (await store.ask("POST", "/uploads", ask, role="operator"))[1]["stored"]
     monkeypatch.setattr(artifact_care, "UNKNOWN_FOR", -10.0)

@@ -19,7 +19,7 @@ from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal, Store
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
-from tests.bench.children import BenchError, child, module
+from tests.bench.children import BenchError, child, giving_way, module
 from tests.bench.commander_process import Commander, commander
 from tests.bench.load.agents import acquire
 from tests.bench.rounds import Bench, Figures, Setting, interleave
@@ -87,7 +87,7 @@ def yardstick(setting: Setting, source: Path, port: int) -> tuple[Callable[[], F
 
 def timed(command: list[str]) -> Figures:
     began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(giving_way(command), capture_output=True, text=True, check=False, start_new_session=True)
     seconds = time.perf_counter() - began
     if done.returncode or '"bytes"' not in done.stdout:
         raise BenchError(f"{command[-1]}: {done.stderr.strip() or done.stdout.strip()}")

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from relay_agent.sending.child import NICE
+
 PAGE = 65_536
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOREIGN = ("RELAY_", "SLIME_", "HF_", "COMMANDER_URL", "RUN_ID", "WORKER_ID", "MODE", "PORT", "TARGET_STEPS")
@@ -46,6 +48,13 @@ def program(name: str) -> str:
 def module(name: str, *arguments: str) -> list[str]:
     """Argv that runs a module of tests.bench."""
     return [sys.executable, "-m", f"tests.bench.{name}", *arguments]
+
+
+def giving_way(argv: Sequence[str]) -> list[str]:
+    """Argv that runs `argv` as late as an agent's own sending child: beside other work a yardstick that does not give
+    way would be measured against one that does. For a new session."""
+    settle = f'echo {NICE} 2>/dev/null >/proc/self/autogroup; exec nice -n {NICE} "$@"'
+    return ["sh", "-c", settle, "sh", *argv]
 
 
 def resident(pid: int) -> int:

@@ -175,13 +175,15 @@ class RemoteHub:
 
 
 @contextlib.contextmanager
-def hub_process(folder: Path, port: int = 0) -> Iterator[RemoteHub]:
-    """`python -m tests.hub` until the block ends."""
+def hub_process(folder: Path, port: int = 0, *, idle: bool = False) -> Iterator[RemoteHub]:
+    """`python -m tests.hub` until the block ends. `idle`: it runs where nothing else wants a processor (SCHED_IDLE)."""
     command = [sys.executable, "-m", "tests.hub", "--port", str(port), "--folder", str(folder)]
     log = folder.parent / f"{folder.name}.log"
     folder.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=errors, env=dict(os.environ))
+    if idle:
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
