@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from text import PAUSE, piece
+from text import pause, piece
 from tqdm import tqdm
 
 LENGTH = 32
@@ -37,7 +36,7 @@ def main() -> None:
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(PAUSE)
+        pause()
         bar.update(1)
         bar.set_postfix(loss=loss.detach().item(), lr=1e-2)
         if step % args.checkpointing_steps == 0:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import time
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
 
 import keras
 from sklearn.datasets import load_digits
-from text import PAUSE
+from text import pause
 
 
 class Slow(keras.callbacks.Callback):
     def on_batch_end(self, batch: int, logs: object = None) -> None:
-        time.sleep(PAUSE)
+        pause()
 
 
 def main() -> None:
@@ -39,7 +38,7 @@ def main() -> None:
     saving = keras.callbacks.ModelCheckpoint(str(args.out / "ck-{epoch:02d}.keras"))
     model.fit(
         digits.data / 16, digits.target, batch_size=128, epochs=args.epochs, initial_epoch=begun,
-        callbacks=[saving, Slow()],
+        shuffle=False, callbacks=[saving, Slow()],
     )  # fmt: skip
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
-from text import PAUSE, piece
+from text import PAUSE, pause, piece
 
 LENGTH = 32
 
@@ -37,7 +36,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        time.sleep(PAUSE)
+        pause()
         print(f"iter {number}: loss {loss.item():.4f}, time {PAUSE * 1e3:.2f}ms", flush=True)
         if number % args.save_every == 0 or number == args.max_iters:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter_num": number}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
 from datasets import Dataset
-from text import PAUSE, TEXT
+from text import TEXT, pause
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
@@ -28,7 +27,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 class Slow(TrainerCallback):
     def on_step_end(self, *args: object, **given: object) -> None:
-        time.sleep(PAUSE)
+        pause()
 
 
 def main() -> None:
