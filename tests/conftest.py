@@ -7,8 +7,9 @@ import os
 import pytest
 from agent_rig import commander, rig
 from cli_kit import served
+from guardian_kit import marked
 
-__all__ = ["commander", "rig", "served"]
+__all__ = ["commander", "marked", "rig", "served"]
 
 collect_ignore = [] if os.environ.get("TEST_REAL") else ["real"]
 """What needs the real trainers: `make test-real`."""
