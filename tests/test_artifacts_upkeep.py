@@ -20,6 +20,7 @@ from relay_agent.artifacts.upkeep import Upkeep
 from relay_agent.artifacts.wish import Wish
 from relay_agent.checkpoints.retention import Best
 from relay_agent.sending.schedule import TRIES
+from relay_agent.sending.sender import Holder
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.reports import Transfer
@@ -112,10 +113,8 @@ def make(tmp_path: Path) -> Make:
         clock, child, told, held = ManualClock(), Child(), Told(), [100.0]
         child.hold.set()
         wish = Wish(which, best, files, 60.0, str(tmp_path))  # type: ignore[arg-type]
-        upkeep = Upkeep(
-            wish, lambda: STORE, run, 1, told, clock, random.Random(1),  # type: ignore[arg-type]
-            held_for=lambda: held[0], call=child.call,
-        )  # fmt: skip
+        holder = Holder(run, 1, lambda: held[0], told, clock, random.Random(1))
+        upkeep = Upkeep(wish, lambda: STORE, holder, child.call)
         task = asyncio.create_task(upkeep.run())
         try:
             yield Rig(upkeep, child, told, run, clock, task, held)

@@ -14,6 +14,7 @@ from test_beginning import Told
 from test_restoring import Shelf
 
 from relay_agent.attempt import forking
+from relay_agent.attempt.around import Around
 from relay_agent.attempt.forking import Forking
 from relay_agent.checkpoints.forking import NoParent, adopt, copied, find
 from relay_agent.checkpoints.line import survey
@@ -169,8 +170,9 @@ class Attempted:
         variables = {"FORK_FROM": source, "RUN_ID": run.run_id, "RELAY_AGENT_STATE": str(tmp_path), **variables}
         settings, config = load(variables, needs_url=False), SimpleNamespace(hf_repo="", hf_sync_interval_sec=1)
         config.hf_push_on_improve = False
-        given: Any = (settings, config, run, held, self.told, Stop(), ManualClock(), None)
-        self.forking = Forking(*given)
+        holding: Any = SimpleNamespace(config=config)
+        given: Any = (settings, run, None, holding, held, None, self.told, Stop(), ManualClock(), None)
+        self.forking = Forking(Around(*given))
 
     def fork(self) -> Resume | None:
         return asyncio.run(self.forking.fork())

@@ -20,6 +20,7 @@ from relay_agent.hub.parcel import About
 from relay_agent.hub.protocol import Check, Checked, Job, Send, Sent, Trim, Trimmed, Where
 from relay_agent.hub.sync import HubSync
 from relay_agent.hub.wish import Wish
+from relay_agent.sending.sender import Holder
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.reports import Transfer
@@ -91,11 +92,9 @@ class Kit:
         }  # fmt: skip
         self.wish = Wish(**{**given, **wish})
         tell: Teller = self.told  # type: ignore[assignment]
-        self.sync = HubSync(
-            self.wish, self.run, 1, tell, self.clock, random.Random(1),
-            held_for=lambda: self.held, about=lambda: About("sft", "t", "d", "c"),
-            retention=Retention(0, Best("loss")), call=self.hub,
-        )  # fmt: skip
+        holder = Holder(self.run, 1, lambda: self.held, tell, self.clock, random.Random(1))
+        about = About("sft", "t", "d", "c")
+        self.sync = HubSync(self.wish, holder, lambda: about, Retention(0, Best("loss")), self.hub)
         self.task: asyncio.Task[None] | None = None
 
     def put(self, step: int, **options: Any) -> Published:

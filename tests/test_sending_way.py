@@ -18,7 +18,7 @@ from relay_agent.checkpoints.manifest import Sealed
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.schedule import Schedule
-from relay_agent.sending.sender import Sender
+from relay_agent.sending.sender import Holder, Sender
 from relay_agent.sending.shown import Shown
 from relay_agent.sending.trouble import Trouble
 from relay_agent.sending.way import Way
@@ -55,10 +55,8 @@ class Sends(Sender):
         self.hangs = False
         self.finals: list[bool] = []
         shown = Shows("the sync to there", "the newest is not there", told, clock)
-        rng = random.Random(1)
-        super().__init__(
-            shown, Schedule(0.0, rng, clock.boot()), new_run(root), 1, clock, held_for=lambda: 100.0, call=self._work
-        )
+        holder = Holder(new_run(root), 1, lambda: 100.0, told, clock, random.Random(1))
+        super().__init__(shown, Schedule(0.0, holder.rng, clock.boot()), holder, self._work)
 
     async def prepare(self) -> bool:
         return True

@@ -16,6 +16,7 @@ from relay_agent.hub.parcel import About
 from relay_agent.hub.protocol import Where
 from relay_agent.hub.sync import HubSync
 from relay_agent.hub.wish import Wish
+from relay_agent.sending.sender import Holder
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import SystemClock
 
@@ -57,10 +58,8 @@ async def hold(root: Path, epoch: int, first: int, last: int, url: str, repo: st
 
     where = Where(repo, "hf_write", url, timeout=5.0)
     wish = Wish(where, False, (), 0.0, False, 3, 60.0, "", None, str(root.parent / f"cache-{epoch}"))
-    sync = HubSync(
-        wish, run, epoch, Silent(), clock, random.Random(epoch), held_for=lambda: safe_until - clock.boot(),
-        about=lambda: About("sft", "t", "d", "c"), retention=NEWEST_ONLY,
-    )  # fmt: skip
+    holder = Holder(run, epoch, lambda: safe_until - clock.boot(), Silent(), clock, random.Random(epoch))
+    sync = HubSync(wish, holder, lambda: About("sft", "t", "d", "c"), NEWEST_ONLY)
     sync._check = _nothing  # type: ignore[method-assign]  # a process less to wait for
     renewing = asyncio.create_task(renew())
     syncing = asyncio.create_task(sync.run())

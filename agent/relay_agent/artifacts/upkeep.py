@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Callable
 
 from relay_agent.artifacts import calls
@@ -18,11 +17,8 @@ from relay_agent.artifacts.wish import MAX_FILE, MAX_FILES, Wish
 from relay_agent.checkpoints.manifest import Sealed
 from relay_agent.process import say
 from relay_agent.sending.schedule import Schedule
-from relay_agent.sending.sender import Call, Sender
-from relay_agent.sending.shown import Tells
+from relay_agent.sending.sender import Call, Holder, Sender
 from relay_agent.sending.trouble import Trouble
-from relay_agent.volume.volume import RunFolder
-from relaytui.wire.clock import Clock
 
 
 class Upkeep(Sender):
@@ -34,26 +30,16 @@ class Upkeep(Sender):
     waits_for_lease = True  # who gives it is who is sent to
     tries_at_end = True
 
-    def __init__(
-        self,
-        wish: Wish,
-        store: Callable[[], Store],
-        folder: RunFolder,
-        epoch: int,
-        tell: Tells,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        held_for: Callable[[], float],
-        call: Call | None = None,
-    ) -> None:
+    def __init__(self, wish: Wish, store: Callable[[], Store], holder: Holder, call: Call | None = None) -> None:
         super().__init__(
-            StoreShown(tell, clock), Schedule(0.0, rng, clock.boot()), folder, epoch, clock, held_for=held_for,
-            call=call or functools.partial(calls.call, cache=wish.cache),
-        )  # fmt: skip
+            StoreShown(holder.tell, holder.clock),
+            Schedule(0.0, holder.rng, holder.clock.boot()),
+            holder,
+            call or functools.partial(calls.call, cache=wish.cache),
+        )
         self._wish = wish
         self._store = store
-        self._noted = Noted(folder.root / "artifacts")
+        self._noted = Noted(holder.folder.root / "artifacts")
         self._attached = not wish.files
 
     async def prepare(self) -> bool:

@@ -29,13 +29,6 @@ class Wish:
         parts = [f"{what} checkpoint" if what else "", f"files {' '.join(self.files)}" if self.files else ""]
         return " and ".join(part for part in parts if part)
 
-    @property
-    def trouble(self) -> str:
-        """What cannot be done of it, as far as one can tell without asking anybody."""
-        if self.which == "best" and self.best is None:
-            return "ARTIFACTS is best and CKPT_BEST_METRIC says nothing of what is best"
-        return ""
-
 
 def wish_of(settings: Settings) -> Wish:
     return Wish(

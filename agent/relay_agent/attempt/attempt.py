@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relay_agent.attempt.around import Around
 from relay_agent.attempt.assembly import progress_of, publisher_of
 from relay_agent.attempt.beginning import Beginning
 from relay_agent.attempt.holding import Holding
@@ -102,9 +103,8 @@ class Attempt:
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, grace)
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
         found = holding.found
-        self._sending = Sending(
-            settings, folder, launch, holding, self.tenure, self.orders, self.tell, stop, clock, rng
-        )
+        self._around = Around(settings, folder, launch, holding, self.tenure, self.orders, self.tell, stop, clock, rng)
+        self._sending = Sending(self._around)
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
 
     @property
@@ -185,14 +185,10 @@ class Attempt:
         self.tenure.refuse_too_short()
         if not await self._retries.hold_off(self._stop, self.tell):
             return Verdict.before_start(self._stop, 0)
-        given = (
-            self._settings, self._holding.config, self._folder, self.tenure, self.tell, self._stop, self._clock,
-            self._rng,
-        )  # fmt: skip
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
-            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, restoring_of(*given),
-            forking_of(*given),
+            self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, restoring_of(self._around),
+            forking_of(self._around),
         )  # fmt: skip
         try:
             resume = await beginning.resume()

@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 
 import msgspec
 
-from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.tenure import Tenure
+from relay_agent.attempt.around import Around
 from relay_agent.checkpoints.forking import NoParent, adopt, copied, find
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.receiving import forget, place_for
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.tree import Cancelled, Torn
-from relay_agent.config import Settings
 from relay_agent.fork_from import ForkFrom
 from relay_agent.hub.restore import OnHub
 from relay_agent.hub.wish import wish_of
-from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
 from relay_agent.sending.trouble import Trouble
-from relay_agent.volume.volume import RunFolder, highest_claim
-from relaytui.wire.clock import Clock
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.messages import RunConfig
 from relaytui.wire.text import counted
 
 
 class Forking:
-    def __init__(
-        self,
-        settings: Settings,
-        config: RunConfig,
-        folder: RunFolder,
-        tenure: Tenure,
-        tell: Teller,
-        stop: Stop,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self._settings = settings
-        self._config = config
-        self._folder = folder
-        self._tenure = tenure
-        self._tell = tell
-        self._stop = stop
-        self._clock = clock
-        self._rng = rng
+    def __init__(self, around: Around) -> None:
+        self._around = around
+        self._settings = around.settings
+        self._folder = around.folder
+        self._tell = around.tell
+        self._stop = around.stop
 
     async def fork(self) -> Resume | None:
         """Its first checkpoint, published in the epoch that is claimed; None where it is no fork, or is to stop.
@@ -65,7 +46,7 @@ class Forking:
         except Cancelled:
             return None
         except Fenced:
-            self._tenure.fenced()
+            self._around.tenure.fenced()
             return None
         except (NoParent, Torn) as wrong:
             raise self._refused(wanted, str(wrong)) from None
@@ -85,8 +66,8 @@ class Forking:
         return await asyncio.to_thread(copied, self._folder, sealed, check)
 
     async def _from_hub(self, wanted: ForkFrom) -> tuple[Path, str]:
-        wish = wish_of(msgspec.structs.replace(self._settings, hf_repo=wanted.repo), self._config)
-        source = OnHub(wish.where, wish.cache, self._stop, self._clock, self._rng, self._tell.transfer)
+        wish = wish_of(msgspec.structs.replace(self._settings, hf_repo=wanted.repo), self._around.holding.config)
+        source = OnHub(wish.where, wish.cache, self._stop, self._around.clock, self._around.rng, self._tell.transfer)
         found = [step for step in await source.steps() if wanted.tag in ("", step.tag)]
         whole = [step for step in found if not step.trouble]
         if not whole:
@@ -99,9 +80,9 @@ class Forking:
         return received, step.tag
 
     async def _adopted(self, wanted: ForkFrom, received: Path, tag: str) -> Resume:
-        epoch = self._tenure.lease.epoch
+        epoch, wall = self._around.tenure.lease.epoch, self._around.clock.wall
         done, parent = await asyncio.to_thread(
-            adopt, self._folder, received, epoch, self._mine, mode=self._settings.mode, wall=self._clock.wall,
+            adopt, self._folder, received, epoch, self._around.mine, mode=self._settings.mode, wall=wall,
             repo=wanted.repo, tag=tag, check=self._stop.unless_asked,
         )  # fmt: skip
         await asyncio.to_thread(forget, self._folder)
@@ -113,9 +94,6 @@ class Forking:
         self._tell.published(done)
         well = done.name if parent.healthy else None
         return Resume(done.path, done.name, done.step, epoch, healthy=parent.healthy, last_healthy=well, forked=True)
-
-    def _mine(self) -> bool:
-        return self._tenure.held and highest_claim(self._folder) <= self._tenure.lease.epoch
 
     def _refused(self, wanted: ForkFrom, why: str, *, for_now: bool = False) -> RelayError:
         return RelayError(

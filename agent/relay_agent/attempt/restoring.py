@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from relay_agent.artifacts.restore import InStore
 from relay_agent.artifacts.wish import wish_of as store_wish_of
+from relay_agent.attempt.around import Around
 from relay_agent.attempt.storing import store_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
@@ -26,7 +26,6 @@ from relay_agent.checkpoints.receiving import place_for
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.rollback import Rollback, is_beyond, notes
 from relay_agent.checkpoints.tree import Cancelled, Torn, Unreadable
-from relay_agent.config import Settings
 from relay_agent.hub.layout import repo_trouble
 from relay_agent.hub.restore import OnHub
 from relay_agent.hub.wish import wish_of
@@ -36,8 +35,7 @@ from relay_agent.sending.protocol import Step
 from relay_agent.sending.source import Source
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder, highest_claim
-from relaytui.wire.clock import Clock
-from relaytui.wire.messages import CheckpointRef, RunConfig
+from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import counted
 
 
@@ -55,20 +53,18 @@ class Restoring:
         self._stop = stop
 
     @classmethod
-    def of(
-        cls, settings: Settings, config: RunConfig, folder: RunFolder, tenure: Tenure, tell: Teller, stop: Stop,
-        clock: Clock, rng: random.Random,
-    ) -> Restoring:  # fmt: skip
+    def of(cls, around: Around) -> Restoring:
+        settings, tell, tenure, stop = around.settings, around.tell, around.tenure, around.stop
+        common = stop, around.clock, around.rng, tell.transfer
         sources: list[Source] = []
-        if settings.hf_repo or config.hf_repo:
-            wish = wish_of(settings, config)
+        if around.names_hub:
+            wish = wish_of(settings, around.holding.config)
             if not repo_trouble(wish.where.repo):  # it is said where it is to be synced to
-                sources.append(OnHub(wish.where, wish.cache, stop, clock, rng, tell.transfer))
+                sources.append(OnHub(wish.where, wish.cache, *common))
         if settings.artifacts != "none":
             cache = store_wish_of(settings).cache
-            store = functools.partial(store_of, settings, tenure)
-            sources.append(InStore(store, cache, stop, clock, rng, tell.transfer))
-        return cls(sources, folder, settings.on_missing_checkpoint, tenure, tell, stop)
+            sources.append(InStore(functools.partial(store_of, around), cache, *common))
+        return cls(sources, around.folder, settings.on_missing_checkpoint, tenure, tell, stop)
 
     async def find(
         self, here: Here, resume: Resume | None, known: CheckpointRef | None, *, healthy: bool = False

@@ -1,4 +1,4 @@
-"""What of an attempt goes off the pod: to the Hub, to the artifact store, to both, or nowhere.
+"""What of an attempt goes off the pod: to the Hub, to the artifact store, to both, or nowhere; and what comes back.
 
 An agent that sends nothing loads nothing of what would send it.
 """
@@ -6,20 +6,10 @@ An agent that sends nothing loads nothing of what would send it.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from relay_agent.attempt.holding import Holding
-from relay_agent.attempt.orders import Orders
-from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.tenure import Tenure
-from relay_agent.config import Settings
-from relay_agent.outcome.stop import Stop
-from relay_agent.trainer.command import Launch
-from relay_agent.volume.volume import RunFolder
-from relaytui.wire.clock import Clock
-from relaytui.wire.messages import RunConfig
+from relay_agent.attempt.around import Around
 from relaytui.wire.reports import TelemetryReport
 from relaytui.wire.status import Outcome
 
@@ -30,21 +20,18 @@ if TYPE_CHECKING:
 
 
 class Sending:
-    def __init__(
-        self, settings: Settings, folder: RunFolder, launch: Launch, holding: Holding, tenure: Tenure, orders: Orders,
-        tell: Teller, stop: Stop, clock: Clock, rng: random.Random,
-    ) -> None:  # fmt: skip
-        self._tell = tell
-        self._telemetry = holding.spool.telemetry.append
+    def __init__(self, around: Around) -> None:
+        self._tell = around.tell
+        self._telemetry = around.holding.spool.telemetry.append
         self._ways: list[Way] = []
-        if settings.hf_repo or holding.config.hf_repo:
+        if around.names_hub:
             from relay_agent.attempt.pushing import Pushing
 
-            self._ways.append(Pushing(settings, folder, launch, holding, tenure, orders, tell, stop, clock, rng))
-        if settings.artifacts != "none" or settings.artifacts_files:
+            self._ways.append(Pushing(around))
+        if around.settings.artifacts != "none" or around.settings.artifacts_files:
             from relay_agent.attempt.storing import Storing
 
-            self._ways.append(Storing(settings, folder, holding, tenure, tell, stop, clock, rng))
+            self._ways.append(Storing(around))
 
     def begin(self) -> None:
         for way in self._ways:
@@ -77,25 +64,19 @@ class Sending:
         await asyncio.gather(*(way.close() for way in self._ways))
 
 
-def restoring_of(
-    settings: Settings, config: RunConfig, folder: RunFolder, tenure: Tenure, tell: Teller, stop: Stop, clock: Clock,
-    rng: random.Random,
-) -> Restoring | None:  # fmt: skip
+def restoring_of(around: Around) -> Restoring | None:
     """None where nothing of the run is kept anywhere but on the volume."""
-    if not (settings.hf_repo or config.hf_repo or settings.artifacts != "none"):
+    if not around.names_hub and around.settings.artifacts == "none":
         return None
     from relay_agent.attempt.restoring import Restoring
 
-    return Restoring.of(settings, config, folder, tenure, tell, stop, clock, rng)
+    return Restoring.of(around)
 
 
-def forking_of(
-    settings: Settings, config: RunConfig, folder: RunFolder, tenure: Tenure, tell: Teller, stop: Stop, clock: Clock,
-    rng: random.Random,
-) -> Forking | None:  # fmt: skip
+def forking_of(around: Around) -> Forking | None:
     """None where the run is no fork."""
-    if settings.fork_from is None:
+    if around.settings.fork_from is None:
         return None
     from relay_agent.attempt.forking import Forking
 
-    return Forking(settings, config, folder, tenure, tell, stop, clock, rng)
+    return Forking(around)

@@ -7,36 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 WEIGHTS = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "pytorch_model*.bin",
-    "pytorch_model*.bin.index.json",
-    "adapter_model*.bin",
-    "model*.bin",
-    "*.gguf",
-    "config.json",
-    "*_config.json",
-    "model_index.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "*.model",
-    "*.spm",
-)
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json",
+    "adapter_model*.bin", "model*.bin", "*.gguf", "config.json", "*_config.json", "model_index.json", "tokenizer*",
+    "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*", "*.model", "*.spm",
+)  # fmt: skip
 """What `from_pretrained` of the usual libraries wants, by the last part of a path."""
 NO_WEIGHTS = (
-    "optimizer*",
-    "optim*",
-    "scheduler*",
-    "rng*",
-    "random_states*",
-    "training_args*",
-    "trainer_state*",
-    "ema_*",
-)
+    "optimizer*", "optim*", "scheduler*", "rng*", "random_states*", "training_args*", "trainer_state*", "ema_*",
+)  # fmt: skip
 
 _TOLD = re.compile(
     r"(?:CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|WORLD_SIZE|NNODES|NPROC_PER_NODE|OMP_NUM_THREADS"

@@ -92,11 +92,6 @@ def order(manifest: Manifest) -> tuple[int, int]:
     return manifest.epoch, manifest.seq
 
 
-def newest(manifests: dict[str, Manifest]) -> str | None:
-    """The tag of the newest, of manifests by tag."""
-    return max(manifests, key=lambda tag: order(manifests[tag]), default=None)
-
-
 def tag_of(name: str) -> str:
     """Of a published checkpoint's name: `step_00000500` is `step-500`, `step_00000500.e00000003` is `step-500.e3`.
     ValueError where it is no such name."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -21,11 +20,8 @@ from relay_agent.hub.synced import LastSynced, last_synced, note
 from relay_agent.hub.wish import Wish, trouble
 from relay_agent.process import say
 from relay_agent.sending.schedule import Schedule
-from relay_agent.sending.sender import Call, Sender
-from relay_agent.sending.shown import Tells
+from relay_agent.sending.sender import Call, Holder, Sender
 from relay_agent.sending.trouble import Trouble
-from relay_agent.volume.volume import RunFolder
-from relaytui.wire.clock import Clock
 
 TIDY = 60.0
 """Seconds between two looks, at most: what the trainer told is written down then."""
@@ -39,33 +35,23 @@ class HubSync(Sender):
     looks_every = TIDY
 
     def __init__(
-        self,
-        wish: Wish,
-        folder: RunFolder,
-        epoch: int,
-        tell: Tells,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        held_for: Callable[[], float],
-        about: Callable[[], About],
-        retention: Retention,
-        call: Call | None = None,
+        self, wish: Wish, holder: Holder, about: Callable[[], About], retention: Retention, call: Call | None = None
     ) -> None:
         super().__init__(
-            HubShown(wish.where.repo, tell, clock), Schedule(wish.interval, rng, clock.boot()), folder, epoch, clock,
-            held_for=held_for, call=call or functools.partial(calls.call, cache=wish.cache),
-        )  # fmt: skip
+            HubShown(wish.where.repo, holder.tell, holder.clock),
+            Schedule(wish.interval, holder.rng, holder.clock.boot()),
+            holder,
+            call or functools.partial(calls.call, cache=wish.cache),
+        )
         self.sends = not wish.dry
         self._wish = wish
-        self._rng = rng
         self._ask_about = about
         self._about: About | None = None
         self._retention = retention
         self._last: LastSynced | None = None
         self._new = False
         self.on_synced: Callable[[str], None] = lambda revision: None
-        self.metrics = Metrics(folder.hf / "metrics.jsonl", epoch)
+        self.metrics = Metrics(holder.folder.hf / "metrics.jsonl", holder.epoch)
 
     # -- what others say ---------------------------------------------------------------------------------------------
 
@@ -99,7 +85,7 @@ class HubSync(Sender):
             self.shown.there = last.step
             self.on_synced(last.revision)
             since = self._clock.wall() - last.at
-            self._schedule = Schedule(self._wish.interval, self._rng, self._clock.boot(), since)
+            self._schedule = Schedule(self._wish.interval, self._holder.rng, self._clock.boot(), since)
         if self.sends:
             await self._check()
         return True

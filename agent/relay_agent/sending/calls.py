@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -109,24 +110,14 @@ class Ended(Exception):  # noqa: N818 - it says what happened
     """The child ended without a result."""
 
 
+@dataclass
 class _Talk:
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        may: Callable[[str], float],
-        on_phase: Callable[[str], None],
-        on_progress: Callable[[int, int], None],
-        quiet: Mapping[str, float],
-    ) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._in = process.stdin
-        self._out = process.stdout
-        self._may = may
-        self._on_phase = on_phase
-        self._on_progress = on_progress
-        self._quiet = quiet
-        self.phase = ""
+    _process: asyncio.subprocess.Process
+    _may: Callable[[str], float]
+    _on_phase: Callable[[str], None]
+    _on_progress: Callable[[int, int], None]
+    _quiet: Mapping[str, float]
+    phase: str = ""
 
     async def over(self, job: Struct) -> msgspec.Raw:
         await self._say(line(job))
@@ -161,15 +152,17 @@ class _Talk:
             until = loop.time() + allowed
 
     async def _say(self, data: bytes) -> None:
+        assert self._process.stdin is not None
         try:
-            self._in.write(data)
-            await self._in.drain()
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
         except OSError:
             raise Ended from None
 
     async def _hear(self) -> AnyMessage:
+        assert self._process.stdout is not None
         try:
-            data = await self._out.readuntil(b"\n")
+            data = await self._process.stdout.readuntil(b"\n")
             message: AnyMessage = msgspec.json.decode(data, type=AnyMessage)
         except asyncio.IncompleteReadError:
             raise Ended from None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
@@ -19,7 +21,7 @@ from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Sealed
 from relay_agent.checkpoints.publish import Published
 from relay_agent.sending.schedule import Schedule
-from relay_agent.sending.shown import Shown
+from relay_agent.sending.shown import Shown, Tells
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
@@ -35,8 +37,20 @@ Call = Callable[..., Awaitable[Any]]
 """A job, the type of its result, and what `sending.calls.call` takes."""
 
 
+@dataclass(frozen=True)
+class Holder:
+    """The attempt whose checkpoints are sent. `held_for`: for how many seconds the lease is safely its."""
+
+    folder: RunFolder
+    epoch: int
+    held_for: Callable[[], float]
+    tell: Tells
+    clock: Clock
+    rng: random.Random
+
+
 class Sender(ABC):
-    """`held_for`: for how many seconds the lease is safely ours. `call` has the child process do a job."""
+    """`call` has the child process do a job."""
 
     spoilt: ClassVar[frozenset[str]]
     """Errors of one checkpoint, and not of the next."""
@@ -47,27 +61,15 @@ class Sender(ABC):
     looks_every = math.inf
     """Seconds between two looks, at most."""
 
-    def __init__(
-        self,
-        shown: Shown,
-        schedule: Schedule,
-        folder: RunFolder,
-        epoch: int,
-        clock: Clock,
-        *,
-        held_for: Callable[[], float],
-        call: Call,
-    ) -> None:
+    def __init__(self, shown: Shown, schedule: Schedule, holder: Holder, call: Call) -> None:
         self.shown = shown
         self.sends = True
         """False: it only says what it would send."""
         self.pins: set[str] = set()
         """Of checkpoints that are not pruned now."""
         self._schedule = schedule
-        self._folder = folder
-        self._epoch = epoch
-        self._clock = clock
-        self._held_for = held_for
+        self._holder = holder
+        self._folder, self._epoch, self._clock = holder.folder, holder.epoch, holder.clock
         self._call = call
         self._wake = asyncio.Event()
         self._bad: set[str] = set()  # checkpoints that cannot be sent
@@ -164,7 +166,7 @@ class Sender(ABC):
 
     def fence(self, what: str) -> float:
         """For how many seconds it may be done. In any thread: it asks the volume."""
-        seconds = min(PERMIT, self._held_for())
+        seconds = min(PERMIT, self._holder.held_for())
         try:
             return seconds if seconds > 0 and highest_claim(self._folder) <= self._epoch else 0.0
         except OSError:

@@ -62,10 +62,9 @@ class Source(ABC):
 
     async def pull(self, step: Step, place: Path) -> Path:
         """Trouble; Cancelled where the attempt is to stop."""
-        moving, came = self._moving(step), _Came()
+        moving = self._moving(step)
 
         def moved(done: int, total: int) -> None:
-            came.moved(done)
             moving.phase = TransferPhase.DOWNLOADING
             moving.moved(min(done, step.bytes), step.bytes)
 
@@ -74,7 +73,7 @@ class Source(ABC):
             return await self.bring(step, place, moved)
 
         try:
-            done = await self._patiently(bring, PULL_TRIES, came.further, lambda error: moving.waits(error.words))
+            done = await self._patiently(bring, PULL_TRIES, moving.further, lambda error: moving.waits(error.words))
         except Trouble as error:
             moving.ends(TransferPhase.FAILED, error.words)
             raise
@@ -113,22 +112,6 @@ class Source(ABC):
                 pause = pause if error.wait is None else error.wait
                 say(f"{self.where}: {error.words}; trying again in {pause:.1f} s")
             await unless_stopped(self._stop, asyncio.sleep(pause))
-
-
-class _Came:
-    """Whether anything came since it was asked last."""
-
-    def __init__(self) -> None:
-        self._most = 0
-        self._further = False
-
-    def moved(self, done: int) -> None:
-        self._further = self._further or done > self._most
-        self._most = done
-
-    def further(self) -> bool:
-        further, self._further = self._further, False
-        return further
 
 
 async def unless_stopped(stop: Stop, work: Awaitable[T]) -> T:

@@ -27,6 +27,7 @@ class Moving:
         self.phase = TransferPhase.WAITING
         self.there: int | None = None
         """The last step that is on the other side, of those that are sent."""
+        self._further = False
         self._since: tuple[float, int] | None = None  # when this phase began to move, and what was done by then
 
     @property
@@ -48,8 +49,14 @@ class Moving:
         now = self._clock.boot()
         self._since = self._since or (now, done)
         since, had = self._since
+        self._further = self._further or done > self.done
         self.done, self.total = done, total
         self.report(rate=max(0.0, (done - had) / (now - since)) if now > since else None)
+
+    def further(self) -> bool:
+        """Whether anything moved since this was asked last."""
+        further, self._further = self._further, False
+        return further
 
     def ends(self, phase: TransferPhase, error: str | None = None) -> None:
         self.phase = phase

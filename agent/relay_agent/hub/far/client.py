@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -22,10 +22,12 @@ class Sent:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.bytes = 0
+        self.hear: Callable[[int], None] = lambda done: None
 
     def add(self, count: int) -> None:
         with self._lock:
             self.bytes += count
+        self.hear(self.bytes)
 
 
 class _Counted(httpx2.SyncByteStream):

@@ -14,8 +14,6 @@ from relay_agent.hub import layout
 from relay_agent.hub.far.check import read, see_run
 from relay_agent.sending.trouble import Trouble
 
-__all__ = ["File", "Head", "files_at", "head_of", "manifest_at", "refuse_older", "tags_of"]
-
 
 @dataclass(frozen=True)
 class File:

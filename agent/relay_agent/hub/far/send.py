@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +19,6 @@ from huggingface_hub.utils.sha import git_hash
 from relay_agent.checkpoints.manifest import MANIFEST, FileEntry, Sealed, Torn, read, verify
 from relay_agent.hub import card, layout
 from relay_agent.hub.far import check
-from relay_agent.hub.far.client import Sent as Counter
 from relay_agent.hub.far.client import connect
 from relay_agent.hub.far.failures import told
 from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
@@ -137,15 +135,15 @@ class _Sending:
         self._adds += self._beside(files_at(self._api, self._repo, layout.BRANCH))
         total = sum(add.upload_info.size for add in self._adds)
         self._tell.phase("uploading")
-        with _Progress(self._tell, self._sent, total):
-            try:
-                self._api.preupload_lfs_files(
-                    self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
-                )
-            except Exception as error:
-                if told(error, self._job).code in ("refused_by_hub", "unknown"):
-                    self._see_own_whole()
-                raise
+        self._sent.hear = lambda done: self._tell.progress(min(done, total), total)
+        try:
+            self._api.preupload_lfs_files(
+                self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
+            )
+        except Exception as error:
+            if told(error, self._job).code in ("refused_by_hub", "unknown"):
+                self._see_own_whole()
+            raise
         self._tell.progress(total, total)
         for add, entry in zip(self._adds, self._files, strict=False):
             if add._should_ignore:
@@ -262,25 +260,3 @@ def updated(old: bytes | None, job: Send) -> str | None:
 
 def _exists(error: Exception) -> bool:
     return isinstance(error, HfHubHTTPError) and error.response.status_code == 409
-
-
-class _Progress:
-    """Tells how far it is while the library is busy."""
-
-    def __init__(self, tell: Any, sent: Counter, total: int) -> None:
-        self._tell = tell
-        self._sent = sent
-        self._total = total
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="progress")
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.5):
-            self._tell.progress(min(self._sent.bytes, self._total), self._total)
