@@ -139,6 +139,9 @@ def test_events_fit_into_a_narrow_terminal_whole(
     assert max(map(len, lines)) <= 80
     assert all(f"word{n}" in " ".join(lines).split() for n in range(30))
     assert "pod-a" in lines[1]  # who
+    assert lines[0].split() == ["TIME", "EVENT", "RUN", "EPOCH", "WHO", "WHAT"]
+    show.events.main(["r", "--state", "/nowhere"], standalone_mode=False)
+    assert capsys.readouterr().out.split("\n")[0].split() == ["TIME", "EVENT", "EPOCH", "WHO", "WHAT"]
 
 
 def test_a_token_goes_on_in_the_next_line_whole_and_one_that_is_too_long_where_its_parts_end() -> None:

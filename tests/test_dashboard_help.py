@@ -78,3 +78,10 @@ async def test_on_a_runs_screen_the_keys_are_those_of_what_is_shown(commander: S
         await rig.press("escape", "slash")
         await rig.shows("the log is not shown")
         assert not rig.app.screen.query("#filter")
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120])
+async def test_the_way_to_help_and_out_is_in_the_key_bar_at_any_width(commander: ScriptedCommander, width: int) -> None:
+    async with dashboard(commander, size=(width, 20)) as rig:
+        await rig.becomes(lambda: rig.app.mirror.loaded)
+        await rig.becomes(lambda: "? help" in rig.text.splitlines()[-1] and "q quit" in rig.text.splitlines()[-1])

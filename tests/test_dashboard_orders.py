@@ -40,13 +40,15 @@ async def test_what_the_agent_says_to_an_order_is_said(commander: ScriptedComman
             taken = OrderRow(7, NAME, 3, OrderKind(kind), "ada", "", NOW, accepted=True, message="at it, step 300")
             commander.answers["GET", f"/api/runs/{NAME}/orders/7"] = (200, {"order": taken})
             await rig.press(key)
-            await rig.shows("pod-a takes it: at it, step 300")
+            said = await rig.shows("pod-a takes it: at it, step 300")
+            assert "is asked" not in said, "one word for one key"
 
 
 async def test_an_order_that_nobody_answers_is_said_after_a_while(
     commander: ScriptedCommander, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acts, "FOLLOWED_FOR", 0.02)
+    monkeypatch.setattr(acts, "AT_ONCE", 0.02)
     commander.answers["POST", f"/api/runs/{NAME}/save"] = (200, {"run": RUNS[0], "order_id": 7})
     order = OrderRow(7, NAME, 3, OrderKind.SAVE, "ada", "", NOW)
     commander.answers["GET", f"/api/runs/{NAME}/orders/7"] = (200, {"order": order})

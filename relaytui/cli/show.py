@@ -157,7 +157,8 @@ def events(
         for event in answer.events
     ]
     if rows:
-        print_table(EVENT_COLUMNS, rows)
+        whose = [i for i, column in enumerate(EVENT_COLUMNS) if run is None or column.title != "RUN"]
+        print_table([EVENT_COLUMNS[i] for i in whose], [tuple(row[i] for i in whose) for row in rows])
 
 
 def _what(event: EventRow) -> str:

@@ -42,7 +42,8 @@ class Action(Struct, frozen=True):
     danger: Danger = Danger.NONE
     rank: int = 0
     """Place in the key bar, from the left; 0 keeps it out. What cannot be done now is not there; where it gets
-    narrow, the highest gives way."""
+    narrow, the highest gives way, and what `stays` last of all."""
+    stays: bool = False
 
 
 HOME = frozenset({Place.RUNS, Place.WORKERS, Place.EVENTS})
@@ -135,7 +136,16 @@ ACTIONS: tuple[Action, ...] = (
         HOME | {Place.RUN},
         "copy_id",
     ),
-    Action("help", ("question_mark",), "help", "All keys that work here", ANYWHERE, "help", rank=9),
+    Action(
+        "help",
+        ("question_mark",),
+        "help",
+        "What can be done here, what cannot, and what there is elsewhere",
+        ANYWHERE,
+        "help",
+        rank=9,
+        stays=True,
+    ),
     Action(
         "palette",
         ("ctrl+p",),
@@ -154,7 +164,7 @@ ACTIONS: tuple[Action, ...] = (
         ANYWHERE,
         "suspend_process",
     ),
-    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit", "Quit; training goes on", ANYWHERE, "quit", rank=12),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit", "Quit; training goes on", ANYWHERE, "quit", rank=12, stays=True),
     Action("up", ("up", "k"), "up", "Row up", LIST, "move(-1)"),
     Action("down", ("down", "j"), "down", "Row down", LIST, "move(1)"),
     Action("page-up", ("pageup", "ctrl+b"), "page up", "A screenful up", LIST, "page(-1)"),

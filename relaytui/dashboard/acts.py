@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FOLLOWED_FOR = 15.0
 """Seconds after which it is said that an order was not answered."""
+AT_ONCE = 1.0
+"""Seconds within which the answer is all that is said."""
 ASKED = {
     OrderKind.SAVE: "is asked for a checkpoint now",
     OrderKind.SYNC: "is asked to sync to the Hub now",
@@ -56,14 +58,19 @@ async def _order_now(app: DashboardApp, row: RunRow, kind: OrderKind) -> None:
         given = await client.order(kind, row.run_id, expected_epoch=row.epoch)
     except RelayError as error:
         app.say(f"{row.run_id} is not asked to {kind}: {error}", severity="warning")
-    else:
-        app.say(f"{row.run_id}: {row.holder or 'its holder'} {ASKED[kind]}; training goes on")
-        await follow(app, kind, given)
+        return
+    asked = f"{row.run_id}: {row.holder or 'its holder'} {ASKED[kind]}; training goes on"
+    await follow(app, kind, given, meanwhile=asked)
 
 
-async def follow(app: DashboardApp, kind: OrderKind, given: Ordered) -> None:
-    """Says what becomes of an order, where the screen does not show it anyway."""
-    came = await outcome(await app.session.client(), kind, given, FOLLOWED_FOR)
+async def follow(app: DashboardApp, kind: OrderKind, given: Ordered, *, meanwhile: str = "") -> None:
+    """Says what becomes of an order, where the screen does not show it anyway; `meanwhile` if that takes a while."""
+    client = await app.session.client()
+    came = await outcome(client, kind, given, AT_ONCE)
+    if came.answer is Answer.UNANSWERED:
+        if meanwhile:
+            app.say(meanwhile)
+        came = await outcome(client, kind, given, FOLLOWED_FOR)
     if came.answer is Answer.TAKEN and kind in ASKED:
         app.say(f"{given.run.run_id}: {came.words}")
     elif came.answer not in (Answer.TAKEN, Answer.DONE):

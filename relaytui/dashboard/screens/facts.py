@@ -101,14 +101,16 @@ def metrics(row: RunRow) -> list[list[Piece]]:
     ]
 
 
-def saved(row: RunRow) -> list[list[Piece]]:
-    """How far it is in safety: on the volume, on the Hub, in the artifact store; then what was published at all."""
+def saved(row: RunRow, *, whole: bool = False) -> list[list[Piece]]:
+    """How far it is in safety: on the volume, on the Hub, in the artifact store; then what was published at all.
+    `whole`: also where it is not."""
     if row.newest_checkpoint is None and not row.published:
         return [[Piece("no checkpoint yet", "muted")]]
     newest = clean(row.newest_checkpoint or "none", 128)
     where = [Piece("newest ", "muted"), Piece(newest)]
     for name, sign in (("hub", hub_sign(row)), ("store", store_sign(row))):
-        where += [Piece(f"  {name} ", "muted"), Piece(*sign)]
+        if whole or sign.tone != "faint":
+            where += [Piece(f"  {name} ", "muted"), Piece(*sign)]
     return [where, [Piece(kept(row), "muted")]]
 
 
@@ -155,7 +157,7 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int,
     its transfers are, where there are any, up to `moving`."""
     now = mirror.now
     *judged, lr = metrics(row)
-    newest, *counts = saved(row)
+    newest, *counts = saved(row, whole=True)
     numbers = fitting(width, [newest, *judged, *counts, lr])
     said = why_lines(row, width, 1 if row.status.active else most) or [[]]
     lines = [as_many_as_fit(heading(row, now), holding(row, now), width), progress_line(row, width)]

@@ -22,7 +22,7 @@ from relaytui.dashboard.widgets.pieces import fit, folded, width_of
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.status import RunStatus
 
-KEYS_WIDTH = 13
+KEYS_WIDTH = 16
 STATE_WIDTH = 14
 
 

@@ -23,7 +23,7 @@ ATTEMPT_COLUMNS = (
 )
 CHECKPOINT_COLUMNS = (
     Column("name", "checkpoint", 13, 0, grow=12, name=True),
-    Column("where", "where", 9, 1, grow=4, least=3),
+    Column("where", "where", 9, 1, grow=4, least=5),
     Column("size", "size", 7, 3, right=True),
     Column("files", "files", 5, 9, right=True),
     Column("epoch", "ep", 3, 8, right=True),

@@ -204,7 +204,7 @@ class RunScreen(RelayScreen):
         return self._view in ("all", "log")
 
     def filter_text(self) -> str:
-        return self.query_one(LogView).filter
+        return next((log.filter for log in self.query(LogView)), "")  # none before it is composed
 
     def set_filter(self, text: str) -> None:
         self.query_one(LogView).set_filter(text)

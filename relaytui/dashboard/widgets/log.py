@@ -304,7 +304,7 @@ class LogView(Based, ScrollView, can_focus=True):
         text = clean(entry.text)
         pieces = [Piece(" ")]
         if width >= TIMES_FROM:
-            pieces.append(Piece(clock_time(entry.t) + " " if row.start == 0 else " " * 9, "faint"))
+            pieces.append(Piece(clock_time(entry.t) + " " if row.start == 0 else " " * 9, "muted"))
         pieces.append(Piece(text[row.start : row.end], _line_ink(text)))
         return fit(pieces, width)
 

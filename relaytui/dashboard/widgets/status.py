@@ -175,12 +175,11 @@ class KeyBar(Lines):
         return [pieces]
 
     def _fitting(self, width: int) -> list[tuple[Action, bool]]:
-        """What gives way: first what cannot be done now, then what counts least. Under a dialog nothing can, and the
-        bar stays as it was."""
+        """What gives way: first what cannot be done now, then what counts least; help and the way out last. Under a
+        dialog nothing can, and the bar stays as it was."""
         shown = [each for each in self._actions if not self._quiet or each[0].id in self._before] or list(self._actions)
         while shown and sum(_wide(action) for action, _ in shown) > width:
-            disabled = [each for each in shown if not each[1]]
-            shown.remove(disabled[-1] if disabled else shown[-1])
+            shown.remove(max(shown, key=lambda each: (not each[1], not each[0].stays, each[0].rank)))
         self._before = {action.id for action, _ in shown}
         return shown
 
