@@ -17,7 +17,7 @@ from relay_agent.attempt.around import Around
 from relay_agent.attempt.storing import store_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
-from relay_agent.attempt.whence import TABLE, Act, Found, Here, Mark, Rule, There, there
+from relay_agent.attempt.whence import TABLE, Act, Found, Here, Mark, Rule, There, is_foreign, is_known, there
 from relay_agent.checkpoints.aside import throw_away
 from relay_agent.checkpoints.manifest import Sealed, read
 from relay_agent.checkpoints.placing import Taken, place
@@ -34,7 +34,7 @@ from relay_agent.process import say
 from relay_agent.sending.protocol import Step
 from relay_agent.sending.source import Source
 from relay_agent.sending.trouble import Trouble
-from relay_agent.volume.volume import RunFolder, highest_claim
+from relay_agent.volume.volume import MAX_JUMP, RunFolder, highest_claim
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import counted
 
@@ -91,15 +91,24 @@ class Restoring:
                 better = better or words
                 continue
             found += [(source, step) for step in self._candidates(source.where, steps, spoilt, healthy)]
-        candidates = sorted(found, key=lambda each: (each[1].epoch, each[1].seq), reverse=True)
+        ours = self._tenure.lease.epoch
+        candidates = sorted(
+            found,
+            key=lambda each: (not is_foreign(known, each[1].epoch, ours), each[1].epoch, each[1].seq),
+            reverse=True,
+        )
+        nowhere = not any(known and is_known(known, step.name, step.epoch, step.manifest) for _, step in candidates)
         for source, step in candidates:
             first = step.manifest == candidates[0][1].manifest
             here = Here.LOST if here is Here.EMPTY and (better or not first) else here
             what = there(
-                known, mark, Mark(step.epoch, step.seq), step.name, step.step, step.manifest, better=bool(better)
-            )
+                known, mark, Mark(step.epoch, step.seq), step.name, step.step, step.manifest, better=bool(better),
+                ours=ours, nowhere=nowhere,
+            )  # fmt: skip
             act = TABLE[here, what, self._rule]
             words = f"the newest whole one at {source.where} is {step.name} ({step.tag})"
+            if known is not None and known.name == step.name and what is not There.NEWEST:
+                words += ", with another manifest than the one that the commander knows"
             if act is not Act.HUB:
                 act = TABLE[here, There.UNREACHED, self._rule] if better else act
                 older = TABLE[here, what, "older"] is Act.HUB
@@ -124,6 +133,9 @@ class Restoring:
         for step in steps:
             if step.trouble:
                 self._failed(f"{step.tag} of {repo} is not used: {step.trouble}", "not_whole", step)
+            elif step.epoch > self._tenure.lease.epoch + MAX_JUMP:
+                words = f"{step.tag} of {repo} is not used: no run comes to its epoch, {step.epoch}"
+                self._failed(words, "not_whole", step)
             elif step.run_id != self._folder.run_id:
                 others.add(step.run_id)
             elif not is_beyond(spoilt, step) and (step.healthy or not healthy):

@@ -15,6 +15,8 @@ from relaytui.wire.messages import CheckpointRef
 
 Rule = Literal["ask", "older", "restart"]
 """ON_MISSING_CHECKPOINT."""
+NEVER = 2**60
+"""An epoch that nobody reaches."""
 
 
 class Here(StrEnum):
@@ -94,16 +96,26 @@ def is_known(known: CheckpointRef, name: str, epoch: int, sha256: str) -> bool:
 
 
 def there(
-    known: CheckpointRef | None, here: Mark | None, mark: Mark, name: str, step: int, sha256: str, *, better: bool
-) -> There:
+    known: CheckpointRef | None, here: Mark | None, mark: Mark, name: str, step: int, sha256: str, *, better: bool,
+    ours: int = NEVER, nowhere: bool = False,
+) -> There:  # fmt: skip
     """What a step on the Hub is. `known`: the newest that the commander knows. `here`: of the best on the volume, if
-    any is whole. `better`: there was a newer one that cannot be had now, though it may be whole."""
+    any is whole. `better`: there was a newer one that cannot be had now, though it may be whole. `ours`: the epoch that
+    was granted. `nowhere`: the known one is not on the Hub either."""
     if known is not None and is_known(known, name, mark.epoch, sha256):
         return There.NEWEST
     if here is not None and mark <= here:
         return There.BEHIND
     if better:
         return There.BETWEEN
-    if known is None or (mark.epoch, step) > (known.epoch, known.step):
+    if known is None:
         return There.NEWEST
-    return There.BETWEEN
+    ahead = (mark.epoch, step) > (known.epoch, known.step) and not is_foreign(known, mark.epoch, ours)
+    # Whoever went back in a later epoch left the known one where it was: where that is gone, steps would be lost.
+    return There.NEWEST if ahead and not (nowhere and step < known.step) else There.BETWEEN
+
+
+def is_foreign(known: CheckpointRef | None, epoch: int, ours: int) -> bool:
+    """Whether a step is of an epoch that a commander which knows the run has not granted to anybody yet: it is of other
+    books, or of nobody's."""
+    return known is not None and epoch >= ours
