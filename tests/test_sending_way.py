@@ -144,6 +144,17 @@ async def test_a_last_one_that_was_not_waited_for_shows_as_failed(
     assert "training goes on" not in capsys.readouterr().err
 
 
+async def test_what_it_failed_of_is_not_forgotten_over_that(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.sender.wrong = [Trouble("unreachable", "the Hub cannot be reached", "transient")]
+    kit.way.begin()
+    ending = asyncio.create_task(kit.way.last(Outcome.COMPLETED))
+    await until(lambda: any(report.error for report in kit.told.transfers))
+    kit.stop.ask(Why.SIGNAL, "Ctrl-C", 2)
+    await asyncio.wait_for(ending, 10)
+    assert kit.told.transfers[-1].error == "the wait for it was ended; the Hub cannot be reached"
+
+
 async def test_nothing_is_said_to_go_on_once_the_trainer_is_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

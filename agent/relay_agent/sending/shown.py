@@ -39,6 +39,7 @@ class Shown(Moving):
         self.speed: float | None = None
         """Bytes a second that went, the last time that some did."""
         self._complained = ""
+        self._trouble = ""  # what the last try failed of
 
     @property
     def goes_on(self) -> str:
@@ -51,7 +52,7 @@ class Shown(Moving):
 
     def arrived(self, sealed: Sealed, size: int, sent: int, seconds: float) -> None:
         self.there, self.total = sealed.manifest.step, size
-        self._complained = ""
+        self._complained = self._trouble = ""
         if sent > SMALL and seconds > 0:
             self.speed = sent / seconds
         self.ends(TransferPhase.DONE)
@@ -59,6 +60,7 @@ class Shown(Moving):
     def retries(self, error: Trouble, seconds: float) -> None:
         """It failed, and is tried again; the same is said once."""
         self.attempt += 1
+        self._trouble = error.words
         self.waits(error.words)
         if self._complained != error.code:
             self._complained = error.code
@@ -81,6 +83,7 @@ class Shown(Moving):
 
     def left(self, why: str) -> None:
         """The end of the attempt did not wait for it."""
+        why = f"{why}; {self._trouble}" if self._trouble else why
         self.ends(TransferPhase.FAILED, why)
         self.say("left", f"{self._lacks}: {why}")
 
