@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relay_agent import config
-from relay_agent.output.progress import Progress
+from relay_agent.output.progress import Progress, Told
 from relay_agent.reading import patterns as module
 from relay_agent.reading.patterns import BadPattern, Pattern, check, patterns
 from relaytui.wire.errors import RelayError
@@ -48,8 +48,8 @@ def test_one_comes_before_what_is_known() -> None:
     own = patterns([r"loss2 (?P<loss>\S+)", r"gradient steps: (?P<step>\d+)/(?P<total>\d+)"])
     progress = Progress(patterns=own)
     assert progress.see("loss2 1.5", 0.0) is None, "nobody knows yet of which step"
-    assert progress.see("gradient steps: 3/90", 0.0) == (3, 90, {})
-    assert progress.see("loss2 1.25", 1.0) == (3, 90, {"loss": 1.25})
+    assert progress.see("gradient steps: 3/90", 0.0) == Told(3, 90, {})
+    assert progress.see("loss2 1.25", 1.0) == Told(3, 90, {"loss": 1.25})
     assert progress.see("step 5/7 loss 2", 1.0) is not None, "what is known is still read"
     assert progress.total == 90, "what one's own pattern says is no guess"
 

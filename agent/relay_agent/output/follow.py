@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 
+from msgspec.structs import replace
+
 from relay_agent.output.health import Health
 from relay_agent.output.lines import Lines, Lot
 from relay_agent.output.progress import Progress, Told
@@ -134,7 +136,7 @@ class Follower:
             if step is None:
                 continue
             metrics = self._new(step, sight.metrics)
-            sight = sight._replace(metrics=metrics)
+            sight = replace(sight, metrics=metrics)
             self._beside = max(self._beside, step)
             if self.progress.first is not None and step <= self.progress.step:
                 if sight.total is not None:
@@ -176,7 +178,7 @@ class Follower:
                     self._tell_step(told)
 
     def _tell_step(self, told: Told) -> None:
-        step, _, metrics = told
+        step, metrics = told.step, told.metrics
         if self.on_first_step is not None and self.progress.first is not None:
             self.on_first_step(step, self._muted)
             self.on_first_step = None

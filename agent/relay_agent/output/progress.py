@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from relay_agent.reading.patterns import Pattern
 from relay_agent.reading.reader import Reader
@@ -18,7 +19,7 @@ from relay_agent.reading.sight import MAX_STEP, Sight, evaluated
 __all__ = ["Progress", "read"]
 
 
-class Told(NamedTuple):
+class Told(Struct, frozen=True, gc=False):
     """What there is to report of one step."""
 
     step: int

@@ -61,7 +61,8 @@ class _Form:
             return None
         if self._bar and total is not None and step is not None and step > total:
             return None
-        return Sight(step, total, dict(zip(self._names, numbers, strict=True)), *self._rest)
+        metrics = dict(zip(self._names, numbers))  # noqa: B905 - as many as the form has, and to check it takes time
+        return Sight(step, total, metrics, *self._rest)
 
 
 _json_numbers = msgspec.json.Decoder(list[float]).decode

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from relay_agent.reading import bars, mappings, shapes
 from relay_agent.reading.forms import Forms
 from relay_agent.reading.patterns import Pattern
@@ -120,7 +122,7 @@ class Reader:
             if self._bar is not None and self._bar[1] == total and step < self._bar[0]:
                 return None  # it began anew
             self._joined = total
-            sight = sight._replace(metrics=self._awaited)
+            sight = replace(sight, metrics=self._awaited)
             self._awaited, self._waits = {}, 0
         elif (step, total) == self._bar and not sight.metrics:
             return None  # drawn again
@@ -152,7 +154,7 @@ class Reader:
             return None
         of = within.of * self._of_epoch if within.of else None
         self._stepped = True
-        return sight._replace(step=at, total=of if of is None or 0 < of <= MAX_STEP else None, within=None)
+        return replace(sight, step=at, total=of if of is None or 0 < of <= MAX_STEP else None, within=None)
 
     def _nearest(self, number: int, step: int, total: int) -> int:
         """Whether epochs count from 0 or from 1, as one can tell from where the attempt began."""

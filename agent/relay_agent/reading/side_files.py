@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from relay_agent.reading import mappings
 from relay_agent.reading.sight import MAX_METRICS, Sight, evaluated, named, whole
 
@@ -162,7 +164,7 @@ def _state(file: _File, fd: int, size: int) -> list[Sight]:
 def _log(file: _File, fd: int, size: int) -> list[Sight]:
     """Of trainer_log.jsonl."""
     sights = [mappings.read(line) for line in file.lines(fd, size) if len(line) <= MAX_ENTRY]
-    return [sight._replace(sure=True) for sight in sights if sight is not None and sight.step is not None]
+    return [replace(sight, sure=True) for sight in sights if sight is not None and sight.step is not None]
 
 
 def _results(file: _File, fd: int, size: int) -> list[Sight]:

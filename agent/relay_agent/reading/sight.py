@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 MAX_METRICS = 64
 MAX_STEP = 2**53
 
@@ -80,7 +82,7 @@ class Epoch(NamedTuple):
     base: Literal[0, 1] | None = None
 
 
-class Sight(NamedTuple):
+class Sight(Struct, frozen=True, gc=False):  # made for each step that is printed, and in no cycle
     """What one line said. Without a step it is what goes with the step that the trainer is at."""
 
     step: int | None
