@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from relaytui.cli.demo import SFT, SPARE, director_of, stage
 from relaytui.dashboard.app import DashboardApp, DashboardResult
+from relaytui.dashboard.session import METRIC
 
 SIZE = (100, 28)
 DOCS = Path(__file__).parent.parent / "docs"
@@ -26,10 +27,12 @@ async def draw(theme: str) -> None:
             await until(pilot, lambda: SFT in director.runs and director.runs[SFT].holder == SPARE)
             await until(pilot, lambda: director.runs[SFT].step >= 150)
             await pilot.press("up", "down")
-            save(app, "runs")
+            await save(app, pilot, "runs")
             await pilot.press("enter")
             await until(pilot, lambda: director.runs[SFT].step >= 165)
-            save(app, "dashboard")
+            picture = app.mirror.picture(SFT)
+            await until(pilot, lambda: 1 in picture.curve(METRIC).lines)  # the attempt before, too
+            await save(app, pilot, "dashboard")
             app.exit(DashboardResult("quit"))
         acting.cancel()
         await asyncio.gather(acting, return_exceptions=True)
@@ -41,7 +44,9 @@ async def until(pilot: Pilot[DashboardResult], condition: Callable[[], bool]) ->
             await pilot.pause(0.1)
 
 
-def save(app: DashboardApp, name: str) -> None:
+async def save(app: DashboardApp, pilot: Pilot[DashboardResult], name: str) -> None:
+    app.paint_now()
+    await pilot.pause()
     svg = app.export_screenshot(title="relay-tui")
     # The fonts it names lie on somebody's server; every viewer has a monospace font of its own.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
