@@ -11,7 +11,6 @@ from typing import Literal
 import msgspec
 from aiohttp import WSMsgType, web
 
-from relaytui.wire.codec import encode
 from relaytui.wire.messages import Ack, CommanderMessage
 from relaytui.wire.status import Stream
 
@@ -22,7 +21,8 @@ SHORT, MEDIUM = 125, 126
 """The longest payload whose length is the second byte, and what stands there before a length of two bytes."""
 SMALL = 65_535
 _HEAD = struct.Struct("!BBH")
-_message = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
+"""As `wire.codec.encode` for a message, which is a struct, at a quarter of the price."""
 Socket = web.WebSocketResponse[Literal[False]]
 
 
@@ -46,7 +46,7 @@ class Outbox:
         if len(self._answers) >= MAX_WAITING:
             self._abort()  # it sends and does not read: what it did not get, it asks for again
             return
-        data = _message.encode(message)
+        data = _encode(message)
         if first:
             self._answers.appendleft(data)
         elif self._sent_at_once(data):
@@ -92,7 +92,7 @@ class Outbox:
                 for (run_id, epoch, stream), seq in acks.items():
                     if answers:  # a renewal was answered meanwhile: it goes first
                         await send(answers.popleft(), WSMsgType.TEXT)
-                    await send(encode(Ack(run_id=run_id, epoch=epoch, stream=stream, seq=seq)), WSMsgType.TEXT)
+                    await send(_encode(Ack(run_id=run_id, epoch=epoch, stream=stream, seq=seq)), WSMsgType.TEXT)
 
     async def flush(self) -> None:
         """What still waits, sent by whoever is about to close the socket."""

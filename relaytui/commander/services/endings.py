@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from relaytui.commander.model.lease import Lease, LeaseState
+from relaytui.commander.model.lease import Lease, LeaseState, outcome_when_silent
 from relaytui.commander.model.orders import LASTING, ORDERS
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import CAUSE_OF, RULES, Cause, Run, change
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store.writer import Tx
-from relaytui.wire.status import OrderKind, Outcome
+from relaytui.wire.status import OrderKind, Outcome, RunStatus
 
 COMMANDER = "commander"
 
@@ -117,6 +117,24 @@ def hold(tx: Tx, run: Run, tries: Sequence[Attempt], at: float) -> Run:
     data = {"attempts": str(len(tries)), "hours": f"{hours:.2f}", "last": tries[0].message[:200]}
     history.add_event(tx, at, "run.held", COMMANDER, message, run.run_id, run.epoch, data)
     return run
+
+
+def expire(tx: Tx, lease: Lease, at: float) -> None:
+    """Its holder was silent for as long as it had; where it was forced, that is what the next one waited for."""
+    run, attempt = runs.get(tx, lease.run_id), attempts.get(tx, lease.run_id, lease.epoch)
+    assert run is not None
+    assert attempt is not None
+    outcome = outcome_when_silent(lease.state)
+    if lease.state is not LeaseState.REVOKED:
+        message = f"{lease.worker} was silent for {lease.length:g} s"
+        end_run(tx, run, lease, attempt, outcome, at, message, actor=COMMANDER, state=LeaseState.EXPIRED)
+        return
+    message = "the forced lease ran out without a word of its holder"
+    end_attempt(tx, attempt, outcome, at, message)
+    runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
+    if run.status is RunStatus.QUEUED:
+        runs.save(tx, replace(run, updated_at=at, message="free: the old holder's time ran out"))
+    history.add_event(tx, at, "lease.expired", COMMANDER, message, run.run_id, lease.epoch)
 
 
 def revive(tx: Tx, run: Run, lease: Lease, attempt: Attempt, at: float, expires: float, boot_id: str) -> Run:

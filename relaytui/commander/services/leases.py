@@ -23,7 +23,6 @@ from relaytui.commander.model.lease import (
     decide_renew,
     ended,
     grant,
-    outcome_when_silent,
 )
 from relaytui.commander.model.records import Attempt, is_stuck
 from relaytui.commander.model.run import Cause, Run, change
@@ -388,20 +387,4 @@ class Leases:
             now = self._clock.boot()
         at = self._clock.wall()
         for lease in runs.due_leases(tx, now):
-            run = runs.get(tx, lease.run_id)
-            attempt = attempts.get(tx, lease.run_id, lease.epoch)
-            assert run is not None
-            assert attempt is not None
-            outcome = outcome_when_silent(lease.state)
-            if lease.state is LeaseState.REVOKED:
-                message = "the forced lease ran out without a word of its holder"
-                endings.end_attempt(tx, attempt, outcome, at, message)
-                runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
-                if run.status is RunStatus.QUEUED:
-                    runs.save(tx, replace(run, updated_at=at, message="free: the old holder's time ran out"))
-                history.add_event(tx, at, "lease.expired", endings.COMMANDER, message, run.run_id, lease.epoch)
-                continue
-            message = f"{lease.worker} was silent for {lease.length:g} s"
-            endings.end_run(
-                tx, run, lease, attempt, outcome, at, message, actor=endings.COMMANDER, state=LeaseState.EXPIRED
-            )
+            endings.expire(tx, lease, at)
