@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import random
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from relay_agent.attempt.around import Around
 from relay_agent.attempt.assembly import progress_of, publisher_of
+from relay_agent.attempt.background import Background
 from relay_agent.attempt.beginning import Beginning
 from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.last_word import last_word
@@ -21,6 +19,7 @@ from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.rejoin import Rejoining, replay
 from relay_agent.attempt.sending import Sending, forking_of, restoring_of
+from relay_agent.attempt.standing import Standing
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
@@ -60,8 +59,6 @@ from relaytui.wire.text import clean
 
 ENDINGS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
 """After any other the run goes on elsewhere."""
-VOLUME_ANSWERS = 5.0
-"""Seconds to wait for the volume's word on who holds the run, where it decides only what a file for people says."""
 
 
 class Attempt:
@@ -94,14 +91,15 @@ class Attempt:
         self._departure = departure
         self._ended = False
         self._retried = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background()
         self.epoch = holding.lease.epoch
         self.journal = Journal(folder, settings.worker_id, clock)
         self.journal.epoch = self.epoch
         self.tell = departure.tell = Teller(holding.spool, self.journal, clock, link.wake)
         grace = settings.stop_grace if settings.on_lease_loss == "stop" else None
         self.tenure = Tenure(holding.lease, link, stop, self.tell, clock, rng, settings.mode, grace)
-        self.orders = Orders(self.tenure, link, stop, self.tell, self._background)
+        self._standing = Standing(folder, self.epoch, self.tenure, self.journal)
+        self.orders = Orders(self.tenure, link, stop, self.tell, self._background.begin)
         found = holding.found
         self._around = Around(settings, folder, launch, holding, self.tenure, self.orders, self.tell, stop, clock, rng)
         self._sending = Sending(self._around)
@@ -143,9 +141,7 @@ class Attempt:
             raise refused
         finally:
             renewing.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(renewing, *self._tasks, self._sending.close(), return_exceptions=True)
+            await asyncio.gather(renewing, self._background.close(), self._sending.close(), return_exceptions=True)
             await self.journal.close()
             self._leave_spool()
 
@@ -179,7 +175,7 @@ class Attempt:
         self._note(None, 0, started=False)  # whoever comes next can deliver what is told from here on
         say(f"run {lease.run_id}: lease granted, epoch {self.epoch}, {lease.seconds:g} s")
         self.tell.event("lease.acquired", f"epoch {self.epoch}", send=False)
-        await self._state("RUNNING")
+        await self._standing.is_now("RUNNING")
 
     async def _train(self, once_more: bool = False) -> Verdict:
         self.tenure.refuse_too_short()
@@ -253,17 +249,17 @@ class Attempt:
             self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self.tenure.notice)
         elif self._rejoining is not None:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
-        publishing = self._background(publisher.run(), "publish")
-        ticking = self._background(_ticking(follower), "tick")
+        publishing = self._background.begin(publisher.run(), "publish")
+        ticking = self._background.begin(_ticking(follower), "tick")
         beside = Beside(self._folder.output(self.epoch), follower)
-        looking = self._background(beside.run(), "beside")
+        looking = self._background.begin(beside.run(), "beside")
         watched = Watched(
             Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
             publisher,
         )  # fmt: skip
         saves_in = checkpoint_dir(self._settings, self._folder, self.epoch)
         watchdog = Watchdog(watched, trainer=trainer.pids, saves_in=saves_in)
-        watching = self._background(watchdog.run(), "watchdog")
+        watching = self._background.begin(watchdog.run(), "watchdog")
         self.orders.on_save = watchdog.save_asked
         wish = self._folder.save_file(self.epoch)
         self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
@@ -345,7 +341,7 @@ class Attempt:
         self.tell.event("attempt.ended", f"{verdict.outcome}: {verdict.message}", data, send=False)
         self._ended = True
         self._retried = verdict.outcome is Outcome.CRASHED
-        await self._state(status, verdict.exit_code)
+        await self._standing.is_now(status, verdict.exit_code)
         say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
         if not await last_word(self._link, self._stop, self._holding.lease.seconds):
             where = self._holding.kept(self.tenure.lease.lost)
@@ -372,24 +368,7 @@ class Attempt:
     def signalled(self, name: str) -> None:
         self.tell.event("signal.received", name)
         if not self._ended:
-            self._background(self._state("PREEMPTED"), "state")
-
-    def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_complain)
-        self._tasks.append(task)
-        return task
-
-    async def _state(self, status: str, exit_code: int | None = None) -> None:
-        """Into state.json, which is the successor's once there is one."""
-        if not self.tenure.held:
-            return
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(VOLUME_ANSWERS):
-                if await asyncio.to_thread(highest_claim, self._folder) > self.epoch:
-                    return
-        if exit_code is not None or not self._ended:
-            self.journal.state(status, exit_code)
+            self._background.begin(self._standing.is_now("PREEMPTED"), "state")
 
     def _taking(self, follower: Follower) -> Taking:
         return Taking(
@@ -421,8 +400,3 @@ async def _ticking(follower: Follower) -> None:
         await follower.waits.wait()
         await asyncio.sleep(0.25)
         follower.tick()
-
-
-def _complain(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        say(f"internal error in {task.get_name()}: {type(error).__name__}: {error}")
