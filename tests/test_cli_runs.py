@@ -27,8 +27,8 @@ def test_one_run_says_how_far_its_sync_is_and_where_each_checkpoint_lies(capsys:
     assert ends["step_00000200"].endswith("pruned, hub step-200")
     assert ends["step_00000250"].endswith("ago store")
     assert ends["step_00000300"].endswith("ago"), "what is damaged is not there"
-    assert "250 step_00000250 checkpoint 4100000000 60s ago final" in lines
-    assert "300 step_00000300 checkpoint 4100000000 60s ago [/x]torn" in lines
+    assert "250 step_00000250 checkpoint 4100000000 1m ago final" in lines
+    assert "300 step_00000300 checkpoint 4100000000 1m ago [/x]torn" in lines
     assert "\x1b" not in said
 
 

@@ -15,21 +15,26 @@ from relaytui.cli.options import (
     json_option,
     target_options,
     usage,
-    wait_option,
 )
-from relaytui.cli.output import ago, print_json
+from relaytui.cli.output import print_json
 from relaytui.cli.questions import confirmed
 from relaytui.cli.session import ask
 from relaytui.client import acts
 from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
-from relaytui.client.orders import Answer, Outcome, outcome
-from relaytui.shell.arguments import RUN_ID
+from relaytui.client.orders import PATIENCE, Answer, Outcome, outcome
+from relaytui.client.words import ago
+from relaytui.shell.arguments import RUN_ID, Seconds
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import OrderKind
 
 T = TypeVar("T")
+
+wait_option = click.option(
+    "--wait", type=Seconds(0, 3_600), default=PATIENCE, show_default=True, metavar="SECONDS",
+    help="How long to wait for the answer of its holder.",
+)  # fmt: skip
 
 
 @click.command(name="force-acquire")
@@ -198,7 +203,7 @@ def _agreed(
 def _describe(detail: RunDetail) -> str:
     run = detail.run
     held = f"held by {run.holder} at epoch {run.epoch}" if run.holder else f"held by nobody, epoch {run.epoch}"
-    silent = "" if run.reported_at is None else f", last report {ago(detail.now - run.reported_at)} ago"
+    silent = "" if run.reported_at is None else f", last report {ago(detail.now - run.reported_at)}"
     left = "" if run.lease_expires_at is None else f", lease left {max(0, int(run.lease_expires_at - detail.now))}s"
     newest = run.newest_checkpoint or "none"
     return f"{run.run_id} is {run.status.value}, {held}{silent}{left}; newest checkpoint {newest}."

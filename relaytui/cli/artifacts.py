@@ -8,13 +8,13 @@ import time
 import click
 
 from relaytui.cli.options import Target, json_option, target_options, usage
-from relaytui.cli.output import Column, ago, print_json, print_table
+from relaytui.cli.output import Column, print_json, print_table
 from relaytui.cli.progress import Progress
 from relaytui.cli.questions import confirmed
 from relaytui.cli.session import ask
 from relaytui.cli.taught import teach
 from relaytui.client.api import CommanderClient
-from relaytui.client.words import size
+from relaytui.client.words import ago, size
 from relaytui.shell.arguments import COUNT, RUN_ID, WHY
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.artifacts import ArtifactRow, Artifacts
@@ -117,7 +117,7 @@ def _cells(row: ArtifactRow, now: float) -> tuple[str, ...]:
         row.name,
         "-" if row.step is None else str(row.step),
         size(row.size),
-        f"{ago(now - row.stored_at)} ago",
+        ago(now - row.stored_at),
         row.by,
         row.sha256[:12],
         "damaged" if row.damaged else "final" if row.final else "-",
@@ -169,7 +169,7 @@ def delete(target: Target, artifact_id: int, why: str, yes: bool, as_json: bool)
     if not yes:
         row = ask(target, lambda client: client.artifact(artifact_id))
         final = ", what the run ended with" if row.final else ""
-        stored = f"{size(row.size)}, stored {ago(time.time() - row.stored_at)} ago"
+        stored = f"{size(row.size)}, stored {ago(time.time() - row.stored_at)}"
         click.echo(f"{row.kind.value} {row.name} of {row.run_id}{final}, {stored}.", err=True)
         if not confirmed("delete", str(artifact_id)):
             raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)

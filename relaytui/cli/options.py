@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from relaytui.client.discover import state_folder
-from relaytui.client.orders import PATIENCE
-from relaytui.shell.arguments import COUNT, PATH, URL, WHY, Seconds, usable_path
+from relaytui.shell.arguments import COUNT, PATH, URL, WHY, usable_path
 from relaytui.wire.errors import Exit, RelayError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -123,14 +122,6 @@ def _decided(command: F, more: str) -> F:
     ):
         command = option(command)
     return command
-
-
-def wait_option(command: F) -> F:
-    """How long an order's answer is waited for."""
-    return click.option(
-        "--wait", type=Seconds(0, 3_600), default=PATIENCE, show_default=True, metavar="SECONDS",
-        help="How long to wait for the answer of its holder.",
-    )(command)  # fmt: skip
 
 
 def json_option(command: F) -> F:

@@ -104,15 +104,6 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
-def ago(seconds: float) -> str:
-    """A span in the largest unit that says enough: `8s`, `12m`, `3h`, `2d`."""
-    span = max(0, int(seconds))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if span >= 2 * size or (unit == "m" and span >= 120):
-            return f"{span // size}{unit}"
-    return f"{span}s"
-
-
 def number(value: Number | None) -> str:
     """Four significant digits, `nan` and `inf` by name, `-` where nothing was said."""
     if value is None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
-from relaytui.cli.output import Column, ago, laid_out, number, print_table, terminal_width
+from relaytui.cli.output import Column, laid_out, number, print_table, terminal_width
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
-from relaytui.client.words import duration, kept, last_step_made, rate_now, stalled, time_left
+from relaytui.client.words import ago, duration, kept, last_step_made, rate_now, stalled, time_left
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
 
@@ -79,7 +79,7 @@ def _eta(run: RunRow) -> str:
 
 
 def _reported(run: RunRow, now: float) -> str:
-    return "" if run.reported_at is None else f"{ago(now - run.reported_at)} ago"
+    return "" if run.reported_at is None else ago(now - run.reported_at)
 
 
 def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
@@ -160,7 +160,7 @@ def print_detail(detail: RunDetail) -> None:
                     str(row.epoch),
                     str(row.bytes),
                     str(row.files),
-                    f"{ago(detail.now - row.published_at)} ago",
+                    ago(detail.now - row.published_at),
                     _also(row, stored),
                 )
                 for row in detail.checkpoints
@@ -182,9 +182,9 @@ ARTIFACT_COLUMNS = (
 
 
 def _artifact_cells(row: ArtifactRow, now: float) -> tuple[str, ...]:
-    verified = "" if row.verified_at is None else f"verified {ago(now - row.verified_at)} ago"
+    verified = "" if row.verified_at is None else f"verified {ago(now - row.verified_at)}"
     said = row.damaged or ", ".join(word for word in ("final" if row.final else "", verified) if word)
-    return str(row.id), row.name, row.kind.value, str(row.size), f"{ago(now - row.stored_at)} ago", said
+    return str(row.id), row.name, row.kind.value, str(row.size), ago(now - row.stored_at), said
 
 
 def _also(row: CheckpointRow, stored: set[str]) -> str:

@@ -9,14 +9,14 @@ from datetime import datetime
 import click
 
 from relaytui.cli.options import Target, json_option, target_options
-from relaytui.cli.output import Column, ago, print_json, print_table
+from relaytui.cli.output import Column, print_json, print_table
 from relaytui.cli.runs import print_detail, print_runs
 from relaytui.cli.session import ask
 from relaytui.client.answers import Events
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
 from relaytui.client.transfers import syncs_in_words
-from relaytui.client.words import details, held_off, sentence
+from relaytui.client.words import age, details, held_off, sentence
 from relaytui.shell.arguments import COUNT, RUN_ID, Count
 from relaytui.wire.rows import EventRow
 from relaytui.wire.text import clean
@@ -99,7 +99,7 @@ def workers(target: Target, as_json: bool) -> None:
             w.run_id or w.waiting_for or "-",
             w.host or "-",
             w.gpu if w.gpus <= 1 else f"{w.gpus}x {w.gpu}",
-            ago(answer.now - w.seen_at),
+            age(answer.now - w.seen_at),
         )
         for w in answer.workers
     ]
