@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 import relaytui
 from relaytui.shell.arguments import PATH
+from relaytui.wire.errors import RelayError
 
 EPILOG = """\b
 Set in the environment, or in run.yaml (environment wins):
@@ -50,14 +52,20 @@ def cli(ctx: click.Context, config: Path | None) -> int:
         return 0
     import asyncio
 
-    from relay_agent.config import load
+    from relay_agent import secret_words
+    from relay_agent.config import load, secrets_of
     from relay_agent.process import hide_secrets, settle_in
     from relay_agent.runner import run
 
     settle_in()
     settings = load(config=config)
+    secret_words.learn(secrets_of(settings))
+    secret_words.learn(secret_words.of(os.environ))
     hide_secrets()
-    return asyncio.run(run(settings))
+    try:
+        return asyncio.run(run(settings))
+    except RelayError as error:
+        raise as_told(error) from None
 
 
 @cli.command(short_help="Check all that a training needs, and say what is wrong.")
@@ -74,3 +82,12 @@ def doctor(config: Path | None, as_json: bool) -> int:
 
     checks = asyncio.run(examine(config))
     return print_checks(checks, as_json)
+
+
+def as_told(error: RelayError) -> RelayError:
+    """Without what is secret, for it may repeat what a trainer or the network said."""
+    from relay_agent.secret_words import scrub
+
+    return RelayError(
+        error.code, scrub(error.message), scrub(error.hint), exit_code=error.exit_code, status=error.status
+    )

@@ -290,6 +290,11 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
     return Settings(source=source, **settings)
 
 
+def secrets_of(settings: Settings) -> dict[str, str]:
+    """Those settings that are secret, by the names that they are set by."""
+    return {key.name: getattr(settings, key.field) for key in KEYS if key.parse is a_secret}
+
+
 def _parse(key: Key, value: object, where: str) -> Any:
     try:
         return key.parse(value)

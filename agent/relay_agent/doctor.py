@@ -19,10 +19,11 @@ import click
 
 from relay_agent import contradictions
 from relay_agent.checkpoints.place import refuse_place
-from relay_agent.config import Settings, load
+from relay_agent.config import Settings, load, secrets_of
 from relay_agent.lease.lease import STOP_PART
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
+from relay_agent.secret_words import learn, of, scrub
 from relay_agent.trainer.command import exec_trouble, find_launch, pod_environment, refuse_too_large
 from relay_agent.volume.volume import probe
 from relay_agent.watchdog import spying
@@ -80,6 +81,8 @@ async def examine(config: Path | None = None) -> list[Check]:
         if error.code != "no_commander":
             return [first]
         settings = load(config=config, needs_url=False)  # there is more to look at on this pod
+    learn(secrets_of(settings))
+    learn(of(os.environ))
     checks = [first, *_together(settings), _launcher(settings), *_words(settings), *_place(settings)]
     checks += [*_volume(settings), _state(settings)]
     checks += [_preemption(settings), _stacks()]
@@ -95,13 +98,13 @@ def print_checks(checks: list[Check], as_json: bool) -> int:
         click.echo(encode({"ok": failed == 0, "exit_code": failed, "checks": rows}).decode())
     else:
         for check in checks:
-            click.echo(clean(check.line()))
+            click.echo(clean(scrub(check.line())))
     return failed
 
 
 def _cleaned(check: Check) -> dict[str, object]:
     """What came from the environment may hold anything, and JSON has no lone surrogates."""
-    return {name: clean(value) if isinstance(value, str) else value for name, value in asdict(check).items()}
+    return {name: clean(scrub(value)) if isinstance(value, str) else value for name, value in asdict(check).items()}
 
 
 def _together(settings: Settings) -> Iterator[Check]:

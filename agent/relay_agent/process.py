@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from relay_agent.guardian import give_way
+from relay_agent.secret_words import scrub
 
 NAME = "relay-agent"
 MAX_SAID = 4000
@@ -93,7 +94,7 @@ own_children: set[int] = set()
 def say(text: str) -> None:
     """One line for people, on stderr. A reader that went away, or that reads nothing any more, ends no training and
     holds nobody up: what it does not take is not said."""
-    line = f"relay-agent: {text}\n"
+    line = f"relay-agent: {scrub(text)}\n"
     if len(line.encode("utf-8", "replace")) > MAX_SAID:
         line = line[: MAX_SAID // 4] + "…\n"
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without a stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from relay_agent.checkpoints.publish import Published
+from relay_agent.secret_words import scrub
 from relay_agent.spool.spool import Spool
 from relay_agent.volume.journal import Journal
 from relaytui.wire import reports
@@ -28,8 +29,8 @@ class Teller:
 
     def event(self, kind: str, message: str, data: Mapping[str, str] | None = None, *, send: bool = True) -> None:
         """Into events.jsonl; and to the commander, unless it hears of it in another way."""
-        data = {key: clean(value, 300) for key, value in (data or {}).items()}
-        message = clean(message, 500)
+        data = {key: clean(scrub(value), 300) for key, value in (data or {}).items()}
+        message = clean(scrub(message), 500)
         self.journal.event(kind, message, data)
         if send:
             self.report(reports.Event(self._clock.wall(), kind, message, data))

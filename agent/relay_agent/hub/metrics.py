@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from relay_agent import guardian
+from relay_agent.secret_words import scrub_lines
 from relay_agent.volume.own_files import append, replace
 from relaytui.wire.codec import encode
 from relaytui.wire.reports import Step, TelemetryReport
@@ -41,7 +42,7 @@ class Metrics:
         waiting = self._waiting
         if not waiting:
             return
-        append(self.path, b"".join(waiting))
+        append(self.path, scrub_lines(b"".join(waiting)))
         del self._waiting[: len(waiting)]
         if self.path.stat().st_size > LARGE:
             _thin(self.path)

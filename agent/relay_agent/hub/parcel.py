@@ -19,6 +19,7 @@ from relay_agent.hub import card, layout
 from relay_agent.hub.choosing import chosen, told
 from relay_agent.hub.protocol import Beside, Send
 from relay_agent.hub.wish import Wish
+from relay_agent.secret_words import scrub, scrub_deep
 from relay_agent.trainer.command import Launch
 from relay_agent.volume.volume import RunFolder
 
@@ -30,6 +31,8 @@ NO_LINEAGE = layout.Lineage()
 SETTLED = 60.0
 """Seconds since a rollout was written last; a younger one may still be written."""
 _NOT_TOLD = ("shared_secret", "hf_token", "commander_url", "agent_state", "worker_id", "source")
+_WORDS = ("mode", "chosen", "command", "trainer", "adapter", "git_commit", "environment")
+"""Of a run file: what may hold what somebody wrote."""
 
 
 class NothingChosen(Exception):  # noqa: N818 - it says what happened
@@ -85,18 +88,27 @@ def packed(wish: Wish, run: RunFolder, epoch: int, sealed: Sealed, about: About,
         complete, list(wish.push), about.config_hash, about.command, manifest.trainer, manifest.adapter,
         about.git_commit, dict(about.environment), about.lineage, manifest.base, relaytui.__version__,
     )  # fmt: skip
+    told_of = _without_secrets(told_of)
     beside = [
         Beside(layout.RUN, text=told_of.encode().decode()),
         Beside(layout.METRICS, file=str(metrics), tail=METRICS_TAIL),
         Beside(layout.EVENTS, file=str(run.events), tail=EVENTS_TAIL),
         *_rollouts(wish, run, before),
     ]
-    base = about.lineage.base_model
+    base = told_of.lineage.base_model
     fields: dict[str, str | list[str]] = {"tags": [card.TAG]} | ({"base_model": base} if base else {})
+    section = scrub(_section(told_of, sealed))
     message = f"Step {manifest.step} of {manifest.run_id}"
     return Send(
-        wish.where, manifest.run_id, epoch, str(sealed.path), files, beside, _section(told_of, sealed), fields, message
+        wish.where, manifest.run_id, epoch, str(sealed.path), files, beside, section, fields, message
     )
+
+
+def _without_secrets(run: layout.RunFile) -> layout.RunFile:
+    """Names of what is there stay as they are: somebody looks for them."""
+    told_of = {name: scrub_deep(getattr(run, name)) for name in _WORDS}
+    lineage = layout.Lineage(**scrub_deep(msgspec.structs.asdict(run.lineage)))
+    return msgspec.structs.replace(run, lineage=lineage, **told_of)
 
 
 def size_of(job: Send, sealed: Sealed) -> int:

@@ -18,6 +18,7 @@ class Where(Struct, frozen=True):
     private: bool = True
     timeout: float = 60.0  # seconds that one request waits for the network
     xet: bool = False
+    secrets: dict[str, str] = {}  # what goes nowhere, and the word for each: see `secret_words`
 
     def __repr__(self) -> str:
         return f"Where({self.repo!r})"  # no token

@@ -14,6 +14,7 @@ from relay_agent.output.health import Health
 from relay_agent.output.lines import Lines, Lot
 from relay_agent.output.progress import Progress, Told
 from relay_agent.reading.sight import Sight
+from relay_agent.secret_words import scrub
 from relay_agent.spool.lane import Mark
 from relay_agent.watchdog.diverging import Bad, LossTrend
 from relaytui.wire.clock import Clock
@@ -165,7 +166,7 @@ class Follower:
                 self._hand_on(Log(wall, self._n, lines))
             self._n += len(lines)
         self.recent.extend(shown[-RECENT:])
-        self.last_line = next((text for text in reversed(shown) if text.strip()), self.last_line)
+        self.last_line = scrub(next((text for text in reversed(shown) if text.strip()), self.last_line))
         for lot in lots:
             if not lot.whole:
                 continue

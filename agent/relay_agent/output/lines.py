@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from relay_agent.secret_words import scrub
 from relaytui.wire.text import MAX_LINE, are_clean, are_long, clean, counted
 
 BAR_EVERY = 0.5
@@ -166,10 +167,13 @@ class Lines:
         self._part, self._over, self._bar, self._fresh = b"", 0, False, False
 
     def _text(self) -> str:
+        text = self._part.decode("utf-8", "replace")
+        if len(text) > MAX_LINE:
+            text = scrub(text)  # before it is cut in the middle of something
         if not self._over:
-            return clean(self._part.decode("utf-8", "replace"))
+            return clean(text)
         more = f" …(+{counted(self._over, 'byte')})"
-        return clean(self._part.decode("utf-8", "replace"), MAX_LINE - len(more)) + more
+        return clean(text, MAX_LINE - len(more)) + more
 
     # -- bars ----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay_agent import guardian
+from relay_agent.secret_words import scrub_all
 
 VOLUME_ANSWERS = 5.0
 """Seconds that the volume has for the last of it."""
@@ -26,12 +27,13 @@ def read(path: Path, offset: int, length: int) -> bytes:
 
 
 async def last_lines(path: Path, length: int = 64 << 10) -> list[str]:
-    """The lines within the last `length` bytes, the states of a bar among them; none where the log cannot be read."""
+    """The lines within the last `length` bytes, the states of a bar among them, without what is secret; none where the
+    log cannot be read."""
     data = b""
     with suppress(TimeoutError):
         async with asyncio.timeout(VOLUME_ANSWERS):
             data = await asyncio.to_thread(lambda: read(path, max(0, size(path) - length), length))
-    return data.replace(b"\r", b"\n").decode("utf-8", "replace").split("\n")
+    return scrub_all(data.replace(b"\r", b"\n").decode("utf-8", "replace").split("\n"))
 
 
 def size(path: Path) -> int:

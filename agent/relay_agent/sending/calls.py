@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from relay_agent.process import own_children
+from relay_agent.secret_words import scrub
 from relay_agent.sending.protocol import MAX_LINE, AnyMessage, Failed, Go, May, Phase, Progress, Result, line
 from relay_agent.sending.trouble import Trouble
 from relaytui.wire.text import clean
@@ -136,7 +137,7 @@ class _Talk:
                 case Result(data):
                     return data
                 case Failed(code, words, kind, wait):
-                    raise Trouble(code, clean(words, 400), kind, wait, self.phase)
+                    raise Trouble(code, words_of(words, 400), kind, wait, self.phase)
                 case Phase(name):
                     self.phase = clean(name, 40)
                     self._on_phase(self.phase)
@@ -171,6 +172,11 @@ class _Talk:
         return message
 
 
+def words_of(said: str, limit: int) -> str:
+    """What a child said of itself, without what is secret and without an end."""
+    return clean(scrub(said), limit)
+
+
 async def _last_words(process: asyncio.subprocess.Process) -> bytes:
     """The end of what it printed; all of it is read, or it would wait for a reader."""
     assert process.stderr is not None
@@ -187,7 +193,7 @@ async def _died(process: asyncio.subprocess.Process, complaint: asyncio.Task[byt
     last = kept.decode(errors="replace").strip().rpartition("\n")[2]
     code = process.returncode or 0
     how = f"was ended by {_name(-code)}" if code < 0 else f"exited with {code}"
-    words = f"the child {how}" + (f": {clean(last, 200)}" if last else "")
+    words = f"the child {how}" + (f": {words_of(last, 200)}" if last else "")
     return Trouble("child_died", words, "unknown", phase=phase)
 
 

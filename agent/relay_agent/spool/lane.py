@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from relay_agent.spool.header import foreign, header
 from relay_agent.spool.segments import MARK, REPORT, SMALLEST, Damaged, Folder, Segment, pack
+from relay_agent.spool.unsaid import scrubbed
 from relay_agent.spool.yielding import make_room
 from relaytui.wire.codec import encode
 from relaytui.wire.messages import MAX_REPORTS, Skip
@@ -147,9 +148,8 @@ class Lane:
         """Onto the disk, or into memory where it is full."""
         if not self._buffer:
             return
-        data, count = bytes(self._buffer), self._buffered
-        self._buffer.clear()
-        self._buffered = 0
+        data, count = scrubbed(bytes(self._buffer)), self._buffered
+        self._buffer, self._buffered = bytearray(), 0
         segment = self._segments[-1]
         if segment.size >= (MEMORY_SEGMENT if segment.path is None else SEGMENT):
             segment = self._rotate()

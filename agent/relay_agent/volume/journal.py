@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from relay_agent.process import say
+from relay_agent.secret_words import scrub_lines
 from relay_agent.volume.own_files import append, replace
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import Clock
@@ -45,7 +46,7 @@ class Journal:
         """One line of events.jsonl."""
         now = self._clock.wall()
         line = {"at": now, "event": kind, "epoch": self.epoch, "worker": self._worker, "message": message, **data}
-        text = encode(line) + b"\n"
+        text = scrub_lines(encode(line) + b"\n")
         self._writes.put_nowait(lambda: append(self._folder.events, text))
 
     def state(self, status: str | None = None, exit_code: int | None = None) -> None:

@@ -10,6 +10,7 @@ import httpx2
 import huggingface_hub
 from huggingface_hub.utils import _http
 
+from relay_agent import secret_words
 from relay_agent.hub.protocol import Where
 
 CONNECT = 15.0
@@ -48,6 +49,8 @@ class _Counted(httpx2.SyncByteStream):
 
 def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
     """To be called once in a process."""
+    if where.secrets:
+        secret_words.know(where.secrets)
     sent = Sent()
 
     def count(request: Any) -> None:

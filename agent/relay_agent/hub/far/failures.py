@@ -15,6 +15,7 @@ from huggingface_hub.errors import (
 from msgspec.structs import replace
 
 from relay_agent.hub.protocol import Job
+from relay_agent.secret_words import scrub
 from relay_agent.sending import trouble
 from relay_agent.sending.protocol import Failed, Kind
 from relay_agent.sending.trouble import Trouble
@@ -38,9 +39,10 @@ MOST_WAIT = 3600.0
 
 
 def told(error: BaseException, job: Job) -> Failed:
-    """Without the job's token, whatever the library made of it."""
+    """Without the job's token and what else is secret, whatever the library made of it."""
     failed, token = _told(error), job.where.token
-    return replace(failed, words=failed.words.replace(token, "…")) if token else failed
+    words = scrub(failed.words)
+    return replace(failed, words=words.replace(token, "…") if token else words)
 
 
 def _told(error: BaseException) -> Failed:
