@@ -9,6 +9,7 @@ from relay_agent.config import Settings
 from relay_agent.fork_from import ForkFrom
 from relay_agent.hub.layout import Lineage, repo_of, repo_trouble
 from relay_agent.hub.protocol import Where
+from relay_agent.secret_words import known
 from relaytui.wire.messages import RunConfig
 
 
@@ -39,7 +40,7 @@ def wish_of(settings: Settings, config: RunConfig) -> Wish:
     return Wish(
         where=Where(
             repo_of(settings.hf_repo or config.hf_repo, settings.run_id), settings.hf_token, settings.hf_endpoint,
-            settings.hf_private, xet=settings.hf_xet,
+            settings.hf_private, xet=settings.hf_xet, secrets=known(),
         ),
         dry=settings.hf_dry_run,
         push=settings.hf_push,

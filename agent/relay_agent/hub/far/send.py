@@ -6,11 +6,8 @@ are one request each. Where the answer to one is lost, what the repository holds
 
 from __future__ import annotations
 
-import os
-import stat
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
@@ -19,6 +16,7 @@ from huggingface_hub.utils.sha import git_hash
 from relay_agent.checkpoints.manifest import MANIFEST, FileEntry, Sealed, Torn, read, verify
 from relay_agent.hub import card, layout
 from relay_agent.hub.far import check
+from relay_agent.hub.far.beside import content
 from relay_agent.hub.far.client import connect
 from relay_agent.hub.far.failures import told
 from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
@@ -203,22 +201,8 @@ class _Sending:
         return [CommitOperationDelete(path) for path in gone] + beside + self._adds
 
     def _beside(self, there: dict[str, File]) -> list[CommitOperationAdd]:
-        adds = []
-        for each in self._job.beside:
-            if not each.file:
-                adds.append(CommitOperationAdd(each.path, each.text.encode()))
-                continue
-            with suppress(OSError, ValueError):
-                fd = os.open(each.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-                with os.fdopen(fd, "rb") as file:
-                    found = os.fstat(fd)
-                    if not stat.S_ISREG(found.st_mode):
-                        continue
-                    if each.tail:
-                        adds.append(CommitOperationAdd(each.path, last_lines(file, found.st_size, each.tail)))
-                    elif each.path not in there or there[each.path].size != found.st_size:
-                        adds.append(CommitOperationAdd(each.path, Path(each.file)))
-        return adds
+        found = [(each.path, content(each, there)) for each in self._job.beside]
+        return [CommitOperationAdd(path, each) for path, each in found if each is not None]
 
     # -- the tag ---------------------------------------------------------------------------------------------------
 
@@ -238,15 +222,6 @@ class _Sending:
                 raise Trouble("tag_taken", f"the tag {tag} is on another commit since", "transient") from None
             raise
         self._tell.at("tagged")
-
-
-def last_lines(file: BinaryIO, size: int, most: int) -> bytes:
-    """The last whole lines of a file, as many as go into `most` bytes."""
-    file.seek(max(0, size - most))
-    data = file.read(most)
-    if size > most:
-        data = data.partition(b"\n")[2]
-    return data[: data.rfind(b"\n") + 1]
 
 
 def updated(old: bytes | None, job: Send) -> str | None:
