@@ -23,7 +23,7 @@ def nothing_known() -> Iterator[None]:
 
 def test_names_say_what_is_secret() -> None:
     environ = {
-        "HF_TOKEN": TOKEN, "RELAY_SHARED_SECRET": "s" * 9, "WANDB_API_KEY": "w" * 40, "AWS_SECRET_ACCESS_KEY": "a/b" * 9,
+        "HF_TOKEN": TOKEN, "RELAY_SHARED_SECRET": "s" * 9, "WANDB_API_KEY": "w" * 9, "AWS_SECRET_ACCESS_KEY": "a/b" * 9,
         "MY_PASSWORD_2": "correct horse", "PATH": "/usr/bin:/bin", "HTTPS_PROXY": "http://me:open-sesame@proxy:3128",
         "TOKENIZERS_PARALLELISM": "false", "HOME": "/root", "GIT_URL": "https://github.com/me/x",
     }  # fmt: skip
