@@ -147,7 +147,7 @@ BUGS: dict[str, Bug] = {
         ((Leases, "load_in", lambda self, tx, *, unproven=False: None),), {"pods": 3},
     ),
     "no fence on the volume": Bug(
-        "who was replaced goes on publishing", ("partition", "one-way partition"),
+        "who was replaced goes on publishing", ("partition", "force-acquire, pod gone"),
         ((Publisher, "_still_mine", lambda self: self._held()), (Publisher, "_replaced", lambda self: False)),
         {"on_lease_loss": "continue", "pods": 3},
     ),
