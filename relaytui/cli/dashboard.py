@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import locale
 import os
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from relaytui.dashboard.session import Opened, Source
 
 LEAVE_SECONDS = 10.0
-"""How long a commander that is left running may take to answer."""
+"""How long a commander that is started, here or elsewhere, may take to answer."""
 
 
 def open_dashboard(target: Target, *, port: int | None, theme: str | None) -> int:
@@ -104,13 +105,37 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
 
     settings = CommanderSettings.from_env(os.environ, state=target.state, port=port)
     commander = EmbeddedCommander(settings)
-    commander.start()
+    try:
+        commander.start()
+    except RelayError as error:
+        found = _just_started(target) if error.code == "held" else None
+        if found is None:
+            raise
+        return found
     embedded.append(commander)
     endpoint = local_endpoint(target.state)
     assert endpoint is not None, "a commander that started has said where it is"
     return Opened(
         endpoint, embedded=True, trouble=lambda: commander.trouble, warning=target.typed(weak(settings.shared_secret))
     )
+
+
+def _just_started(target: Target) -> Opened | None:
+    """The commander that was being started elsewhere while one was looked for: it soon says where it is."""
+    import asyncio
+
+    from relaytui.cli.session import endpoint_of
+    from relaytui.cli.stop import until
+    from relaytui.dashboard.session import Opened
+
+    found: list[Opened] = []
+
+    def there() -> bool:
+        with contextlib.suppress(RelayError):
+            found.append(Opened(asyncio.run(endpoint_of(target))))
+        return bool(found)
+
+    return found[0] if until(there, LEAVE_SECONDS) else None
 
 
 def leave_running(target: Target, url: str) -> None:

@@ -17,7 +17,7 @@ from relaytui.commander.store.durable import set_aside, sync_folder
 from relaytui.commander.store.filesystem import Probe, file_system, is_unsafe
 from relaytui.commander.store.restore import finish
 from relaytui.wire.codec import encode
-from relaytui.wire.errors import RelayError
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.files import must_be_plain, private_folder, state_error
 from relaytui.wire.state import ADDRESS_FILE, KEY_BYTES, KEY_FILE, Address, read_address, read_key
 
@@ -74,9 +74,12 @@ class StateFolder:
         try:
             return Owner(self.path)
         except BlockingIOError:
-            raise state_error(
+            raise RelayError(
+                "held",
                 f"{self.path} belongs to a commander that runs{self._owner()}",
                 "attach to it with `relay-tui`, stop it first, or name another folder (--state)",
+                exit_code=Exit.STATE,
+                status=503,
             ) from None
         except OSError as error:
             path = self.path / LOCK_FILE
