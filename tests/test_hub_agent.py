@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import urllib.request
@@ -12,6 +13,7 @@ import pytest
 from agent_rig import Rig, commander, eventually, mock, rig
 
 from relay_agent.config import load
+from relay_agent.hub import layout
 from relay_agent.hub.examine import examined
 from tests.hub import Fault, RemoteHub, hub_process
 
@@ -59,6 +61,20 @@ def test_the_run_is_on_the_hub_when_it_has_ended(rig: Rig, hub: RemoteHub, varia
     assert "hub.synced" in rig.kinds()
     everything = agent.says() + (rig.folder / "events.jsonl").read_text() + repr((run, metrics, events, card))
     assert hub.token not in everything
+
+
+def test_a_commander_with_new_books_grants_above_what_has_pushed(
+    rig: Rig, hub: RemoteHub, variables: dict[str, str]
+) -> None:  # fmt: skip
+    repo, told = f"relay/{rig.run_id}", layout.RunFile(1, rig.run_id, "sft", "step_00000001", 1, 7, 1, 7, True, [])
+    variables["HF_REPO"] = repo
+    other = dataclasses.replace(rig, run_id=f"{rig.run_id}-other")
+    assert other.agent(mock("--steps", 1, "--save-every", 1), **variables | {"HF_REPO": repo}).wait(60) == 0
+    hub.someone_commits(repo, layout.RUN, told.encode().decode())
+    agent = rig.agent(mock("--steps", 4, "--save-every", 4, "--step-seconds", 0.02), **variables)
+    assert agent.wait(60) == 0, agent.says()
+    assert rig.run()["epoch"] == 8
+    assert "step-4" in hub.tags(repo)
 
 
 def test_a_hub_that_never_answers_is_in_nobodys_way(rig: Rig, hub: RemoteHub, variables: dict[str, str]) -> None:

@@ -52,6 +52,7 @@ class Hub:
         self.jobs: list[Job] = []
         self.failures: list[Trouble] = []
         self.check: Trouble | None = None
+        self.checked = Checked("me", False, True)
         self.during: Callable[[], None] = lambda: None
         self.hangs = False
         self.asks = True
@@ -62,7 +63,7 @@ class Hub:
         if isinstance(job, Check):
             if self.check:
                 raise self.check
-            return Checked("me", False, True)
+            return self.checked
         if isinstance(job, Trim):
             return self.trimmed
         assert isinstance(job, Send)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import relaytui
 from relay_agent.attempt.attempt import Attempt
+from relay_agent.attempt.beyond import Beyond
 from relay_agent.attempt.holding import Holding
 from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings
@@ -112,7 +113,8 @@ class Runner:
         settings = self._settings
         await link.up()
         self._folder = folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
-        return await acquire(link, settings, folder, launch.digest, self._clock, say, self._rng)
+        beyond = Beyond(settings, folder, say)
+        return await acquire(link, settings, folder, launch.digest, self._clock, say, self._rng, beyond)
 
     async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool, bool]:
         """Take over what an earlier agent left; as `_attempted` answers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from relay_agent.attempt.around import Around
+from relay_agent.hub.attempts import attempt_of
 from relay_agent.hub.parcel import About
 from relay_agent.hub.sync import HubSync
 from relay_agent.hub.wish import lineage_of, wish_of
@@ -24,6 +25,7 @@ class Pushing(Way):
         self._wish = wish = wish_of(settings, around.holding.config)
         about = functools.partial(About.of, settings, around.launch, lineage_of(wish, settings.fork_from))
         self._sync = sync = HubSync(wish, holder_of(around), about, settings.retention)
+        sync.attempt = attempt_of(around.holding.lease.token)
         self.hear = sync.metrics.hear
         super().__init__("hub", sync, around.stop, around.clock, wish.end_wait, "HF_END_WAIT")
 

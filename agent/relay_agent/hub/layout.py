@@ -67,9 +67,19 @@ class RunFile(Struct, frozen=True):
     lineage: Lineage = Lineage()
     base: Id | None = None  # the checkpoint before it in the line
     agent: str = ""  # version
+    attempt: str = ""  # of `holder`: another commander may have granted the same epoch
 
     def encode(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def fenced(holder: int, their: str, epoch: int, ours: str) -> str:
+    """Why an attempt of `epoch` pushes nothing where the attempt of epoch `holder` has pushed last; empty: it may."""
+    if holder > epoch:
+        return f"epoch {holder} has pushed already, and this is epoch {epoch}"
+    if holder == epoch and their and ours and their != ours:
+        return f"another attempt of epoch {epoch} has pushed already: two commanders have this run"
+    return ""
 
 
 class BadRun(Exception):  # noqa: N818 - it says what was found

@@ -76,8 +76,12 @@ def git_commit() -> str:
     return words if said.returncode == 0 and len(words) in (40, 64) and words.isalnum() else ""
 
 
-def packed(wish: Wish, run: RunFolder, epoch: int, sealed: Sealed, about: About, metrics: Path, before: float) -> Send:
-    """`before`: seconds since 1970; rollouts written later wait. NothingChosen. Blocking: it looks for rollouts."""
+def packed(
+    wish: Wish, run: RunFolder, epoch: int, sealed: Sealed, about: About, metrics: Path, before: float,
+    attempt: str = "",
+) -> Send:  # fmt: skip
+    """`before`: seconds since 1970; rollouts written later wait. `attempt`: see `hub.attempts`. NothingChosen.
+    Blocking: it looks for rollouts."""
     manifest = sealed.manifest
     files = chosen([entry.path for entry in manifest.files], wish.push)
     if not files:
@@ -86,7 +90,7 @@ def packed(wish: Wish, run: RunFolder, epoch: int, sealed: Sealed, about: About,
     told_of = layout.RunFile(
         layout.VERSION, manifest.run_id, about.mode, sealed.name, manifest.step, manifest.epoch, manifest.seq, epoch,
         complete, list(wish.push), about.config_hash, about.command, manifest.trainer, manifest.adapter,
-        about.git_commit, dict(about.environment), about.lineage, manifest.base, relaytui.__version__,
+        about.git_commit, dict(about.environment), about.lineage, manifest.base, relaytui.__version__, attempt,
     )  # fmt: skip
     told_of = _without_secrets(told_of)
     beside = [
@@ -99,9 +103,7 @@ def packed(wish: Wish, run: RunFolder, epoch: int, sealed: Sealed, about: About,
     fields: dict[str, str | list[str]] = {"tags": [card.TAG]} | ({"base_model": base} if base else {})
     section = scrub(_section(told_of, sealed))
     message = f"Step {manifest.step} of {manifest.run_id}"
-    return Send(
-        wish.where, manifest.run_id, epoch, str(sealed.path), files, beside, section, fields, message
-    )
+    return Send(wish.where, manifest.run_id, epoch, str(sealed.path), files, beside, section, fields, message)
 
 
 def _without_secrets(run: layout.RunFile) -> layout.RunFile:

@@ -59,6 +59,7 @@ class Send(Job, frozen=True, tag="send"):
     card_fields: dict[str, str | list[str]]
     message: str
     threads: int = 3
+    attempt: str = ""  # tells it from one of the same epoch that another commander granted
 
 
 class Trim(Job, frozen=True, tag="trim"):
@@ -70,6 +71,13 @@ class Trim(Job, frozen=True, tag="trim"):
     every: int = 0
     best: str = ""
     spare: list[str] = []  # tags
+    attempt: str = ""
+
+
+class Highest(Job, frozen=True, tag="highest"):
+    """Which attempt has pushed there last. Nothing is made. Result: `Reached`."""
+
+    run_id: str
 
 
 class ListSteps(Job, frozen=True, tag="list"):
@@ -97,6 +105,12 @@ class Checked(Struct, frozen=True):
     user: str
     made: bool
     private: bool
+    holder: int = 0  # epoch of the attempt that pushed last
+    attempt: str = ""
+
+
+class Reached(Struct, frozen=True):
+    epoch: int  # the highest; 0: none has pushed
 
 
 class Sent(Struct, frozen=True):

@@ -7,11 +7,13 @@ import functools
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from relay_agent.attempt.orders import Answer
 from relay_agent.checkpoints.manifest import Sealed
 from relay_agent.checkpoints.publish import Published
 from relay_agent.checkpoints.retention import Retention
-from relay_agent.hub import calls, layout
+from relay_agent.hub import attempts, calls, layout
 from relay_agent.hub.metrics import Metrics
 from relay_agent.hub.parcel import SETTLED, About, NothingChosen, packed, size_of
 from relay_agent.hub.protocol import Check, Checked, Sent, Trim, Trimmed
@@ -32,6 +34,8 @@ class HubSync(Sender):
 
     shown: HubShown
     spoilt = frozenset(("damaged", "no_tag"))
+    tries_at_end = True
+    hopeless = frozenset(("nothing_chosen",))
     looks_every = TIDY
 
     def __init__(
@@ -44,6 +48,8 @@ class HubSync(Sender):
             call or functools.partial(calls.call, cache=wish.cache),
         )
         self.sends = not wish.dry
+        self.attempt = ""
+        """What tells it from another of its epoch (`attempts`)."""
         self._wish = wish
         self._ask_about = about
         self._about: About | None = None
@@ -101,6 +107,16 @@ class HubSync(Sender):
             return  # else the first sync says what is wrong
         private = "private" if checked.private else "public"
         say(f"the Hub knows {checked.user or 'this token'}; {self._wish.where.repo} is {private}")
+        if words := layout.fenced(checked.holder, checked.attempt, self._epoch, self.attempt):
+            self._failed(await self._outdone(words, checked.holder))
+
+    async def _outdone(self, words: str, holder: int) -> Trouble:
+        """An attempt has pushed that the commander which granted ours does not know of: the next grant shall be above
+        it."""
+        with suppress(OSError):
+            await asyncio.to_thread(attempts.note, self._folder.hf, holder)
+        words = attempts.advice(words, self._folder.run_id, holder)
+        return Trouble("superseded", words)
 
     # -- which -------------------------------------------------------------------------------------------------------
 
@@ -141,7 +157,15 @@ class HubSync(Sender):
         before = self._clock.wall() - (0.0 if self._closing else SETTLED)
         try:
             job = await asyncio.to_thread(
-                packed, self._wish, self._folder, self._epoch, sealed, self._about, self.metrics.path, before
+                packed,
+                self._wish,
+                self._folder,
+                self._epoch,
+                sealed,
+                self._about,
+                self.metrics.path,
+                before,
+                self.attempt,
             )
         except NothingChosen as nothing:
             raise Trouble("nothing_chosen", str(nothing)) from None
@@ -152,7 +176,10 @@ class HubSync(Sender):
             return
         self.shown.of(sealed, size, self._schedule.tries)
         began = self._clock.boot()
-        sent = await self.work(job, Sent)
+        try:
+            sent = await self.work(replace(job, attempt=self.attempt), Sent)
+        except Trouble as error:
+            raise await self._explained(error) from None
         self.shown.synced(sealed, sent, size, self._clock.boot() - began)
         last = self._remember(sealed, sent.revision, sent.tag)
         self.on_synced(sent.revision)
@@ -161,6 +188,16 @@ class HubSync(Sender):
         except OSError as error:
             say(f"hf/last_synced.json cannot be written: {error.strerror or error}")
         await self._trim(sent.tag)
+
+    async def _explained(self, error: Trouble) -> Trouble:
+        if error.code != "superseded" or self._holder.held_for() <= 0:
+            return error
+        try:
+            asked = Check(self._wish.where, self._folder.run_id, make=False, write=False)
+            checked: Checked = await self._call(asked, Checked)
+        except Trouble:
+            return error
+        return await self._outdone(error.words, checked.holder)
 
     def _remember(self, sealed: Sealed, revision: str, tag: str) -> LastSynced:
         self._schedule.done(self._clock.boot())
@@ -176,8 +213,9 @@ class HubSync(Sender):
         best = self._retention.best
         word = (f"{best.name} max" if best.highest else f"{best.name} min") if best else ""
         job = Trim(
-            self._wish.where, self._folder.run_id, self._epoch, self._wish.keep, self._retention.every, word, [tag]
-        )
+            self._wish.where, self._folder.run_id, self._epoch, self._wish.keep, self._retention.every, word, [tag],
+            self.attempt,
+        )  # fmt: skip
         try:
             trimmed: Trimmed = await self._call(job, Trimmed, may=self.fence)
         except Trouble as error:

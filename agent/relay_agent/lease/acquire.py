@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from relay_agent.config import Settings
@@ -22,6 +22,15 @@ from relaytui.wire.text import clean
 ANSWER_TIMEOUT = 15.0
 SAY_EVERY = 60.0
 _NUMBERS = re.compile(r"[0-9]+")
+
+
+Elsewhere = Callable[[Granted | None], Awaitable[int]]
+"""The highest epoch that left its traces anywhere but in the volume's claims; 0: none is known. Asked before there is a
+grant (None), and with one, which says more of the run."""
+
+
+async def _nowhere(granted: Granted | None) -> int:
+    return 0
 
 
 @dataclass(frozen=True)
@@ -40,15 +49,21 @@ async def acquire(
     clock: Clock,
     say: Callable[[str], None],
     rng: random.Random,
+    elsewhere: Elsewhere = _nowhere,
 ) -> Grant:
-    """Ask until it is granted. RelayError (exit 75) where asking again will not help."""
+    """Ask until it is granted, above every epoch that is known. RelayError (exit 75) where asking again will not
+    help."""
     denied = _Denials(say, clock)
+    known = await elsewhere(None)
     while True:
-        granted, asked = await _granted(link, settings, folder, config_hash, clock, denied, rng)
+        granted, asked = await _granted(link, settings, folder, config_hash, clock, denied, rng, known)
         lease = Lease.granted(granted.run_id, granted.epoch, granted.token, granted.lease_seconds, asked)
         confirmed = await _confirm(link, lease, clock)
-        if confirmed is not None:
+        if confirmed is None:
+            continue
+        if (above := await elsewhere(granted)) < lease.epoch:
             return Grant(confirmed, granted)
+        known = max(known, above)  # the commander said only with the grant where else to look
 
 
 async def _granted(
@@ -59,6 +74,7 @@ async def _granted(
     clock: Clock,
     denied: _Denials,
     rng: random.Random,
+    known: int,
 ) -> tuple[Granted, float]:
     """The grant, and when it was first asked for: a lost answer may have been the one that counts."""
     request_id = secrets.token_hex(8)
@@ -66,7 +82,7 @@ async def _granted(
     while True:
         await link.up()
         try:
-            highest = await asyncio.to_thread(highest_claim, folder)
+            highest = max(known, await asyncio.to_thread(highest_claim, folder))
         except OSError as error:
             denied.tell(settings.run_id, f"the volume does not answer: {error.strerror or error}")
             await asyncio.sleep(rng.uniform(1.0, 5.0))

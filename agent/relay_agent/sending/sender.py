@@ -58,6 +58,8 @@ class Sender(ABC):
     """Whether the end of an attempt that is cut off waits until it is not."""
     tries_at_end: ClassVar[bool] = False
     """Whether the end tries once more what was given up for good."""
+    hopeless: ClassVar[frozenset[str]] = frozenset()
+    """Errors for good that are no others at the end."""
     looks_every = math.inf
     """Seconds between two looks, at most."""
 
@@ -78,6 +80,9 @@ class Sender(ABC):
         self._final = False
         self._refused = False  # and it was said
         self._gave_up = False  # the last try, until its next turn
+        self._no_use = False  # to try that once more at the end
+        self.outdone = ""
+        """Why nothing more can come of it: another one has the run."""
         self._left: Sealed | None = None  # what the end found that was not there yet
 
     # -- what each way says for itself -------------------------------------------------------------------------------
@@ -185,13 +190,14 @@ class Sender(ABC):
         elif error.code == "refused" or error.code in LOST:
             again = self._schedule.failed(now, "permanent" if error.code in LOST else "transient", AGAIN)
             self._gave_up = not (again and self.waits_for_lease)
+            self.outdone = error.words if error.code in LOST else ""
             if not self._refused:
                 self._refused = True
                 self.shown.refused(error.words)
         elif self._schedule.failed(now, error.kind, error.wait):
             self.shown.retries(error, self._schedule.left(now))
         else:
-            self._gave_up = True
+            self._gave_up, self._no_use = True, error.code in self.hopeless
             self.shown.failed(error)
 
     # -- what others say ---------------------------------------------------------------------------------------------
@@ -208,6 +214,7 @@ class Sender(ABC):
 
     def retry(self) -> None:
         """Now, whatever was wrong before: it may be well by now."""
+        self.outdone = ""
         self._schedule.at_once(self._clock.boot())
         self._wake.set()
 
@@ -228,4 +235,4 @@ class Sender(ABC):
     @property
     def over(self) -> bool:
         """Nothing more can come of it, as was said."""
-        return self._schedule.stopped and not self.tries_at_end
+        return self._schedule.stopped and (bool(self.outdone) or self._no_use or not self.tries_at_end)

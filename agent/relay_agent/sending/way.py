@@ -48,7 +48,7 @@ class Way:
         no longer than there is. One more signal ends the wait."""
         sender, task = self.sender, self._task
         sender.shown.training = False
-        if task is None or task.done() or sender.over:
+        if task is None or task.done() or (sender.over and not sender.outdone):
             return
         final = outcome in LAST
         try:
@@ -56,7 +56,9 @@ class Way:
                 size = await asyncio.to_thread(sender.size_left, final=final)
         except TimeoutError:
             size = 0
-        if size and (why := await self._waited(task, outcome, size, final)):
+        if size and sender.outdone:
+            sender.left(sender.outdone)
+        elif size and (why := await self._waited(task, outcome, size, final)):
             sender.left(why)
         await self.close()
 

@@ -27,8 +27,9 @@ def work(job: Check, tell: Any) -> Checked:
     if job.write:
         see_private(job.where.repo, bool(info.private), job.where.private)
         api.auth_check(job.where.repo, write=True)
-    see_run(read(api, job.where.repo, layout.RUN, info.sha), job.run_id)
-    return Checked(user, made, bool(info.private))
+    run = see_run(read(api, job.where.repo, layout.RUN, info.sha), job.run_id)
+    holder, attempt = (run.holder, run.attempt) if run is not None else (0, "")
+    return Checked(user, made, bool(info.private), holder, attempt)
 
 
 def make(api: Any, repo: str, private: bool) -> bool:

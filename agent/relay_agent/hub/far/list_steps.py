@@ -24,27 +24,30 @@ MAX_TAGS = 5_000
 def work(job: ListSteps, tell: Any) -> Listed:
     api, _ = connect(job.where)
     tell.phase("looking")
-    repo = job.where.repo
+    return Listed(steps_of(api, job.where.repo, tell, job.threads))
+
+
+def steps_of(api: Any, repo: str, tell: Any, threads: int = 4) -> list[Step]:
     try:
         tags = [(tag.name, tag.target_commit) for tag in api.list_repo_refs(repo).tags]
     except RepositoryNotFoundError as error:
         if error.response.status_code == 401:
             raise
-        return Listed([])
+        return []
     tags = [(name, commit) for name, commit in tags if layout.step_of(name) is not None]
     if len(tags) > MAX_TAGS:
         raise Trouble(
             "too_many_tags", f"{repo} has {len(tags):,} tags of steps, and over {MAX_TAGS:,} are not looked at"
         )
     steps: list[Step] = []
-    pool = ThreadPoolExecutor(job.threads, thread_name_prefix="list")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="list")
     try:
         for step in pool.map(lambda tag: _step(api, repo, *tag), tags):
             steps.append(step)
             tell.progress(len(steps), len(tags))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # what waits for the Hub ends with this process
-    return Listed(steps)
+    return steps
 
 
 def _step(api: Any, repo: str, tag: str, commit: str) -> Step:

@@ -36,10 +36,11 @@ def head_of(api: Any, repo: str, run_id: str) -> Head:
     return Head(sha, run, read(api, repo, layout.MANIFEST_PATH, sha, MAX_BYTES))
 
 
-def refuse_older(head: Head, epoch: int) -> None:
-    """Trouble where a later attempt has pushed already: whoever comes after it is cut off, and does not know it."""
-    if head.run is not None and head.run.holder > epoch:
-        raise Trouble("superseded", f"epoch {head.run.holder} has pushed already, and this is epoch {epoch}")
+def refuse_older(head: Head, epoch: int, attempt: str) -> None:
+    """Trouble where a later attempt has pushed already: whoever comes after it is cut off, and does not know it; or
+    where another one has the same epoch."""
+    if head.run is not None and (words := layout.fenced(head.run.holder, head.run.attempt, epoch, attempt)):
+        raise Trouble("superseded", words)
 
 
 def tags_of(api: Any, repo: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ class _Sending:
 
     def _head(self) -> Head:
         head = head_of(self._api, self._repo, self._job.run_id)
-        refuse_older(head, self._job.epoch)
+        refuse_older(head, self._job.epoch, self._job.attempt)
         return head
 
     def _see_free(self, there: dict[str, File]) -> None:

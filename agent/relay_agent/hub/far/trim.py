@@ -25,7 +25,7 @@ def work(job: Trim, tell: Any) -> Trimmed:
     repo = job.where.repo
     tell.phase("pruning")
     head = head_of(api, repo, job.run_id)
-    refuse_older(head, job.epoch)
+    refuse_older(head, job.epoch, job.attempt)
     if head.run is None:
         return Trimmed([], 0)
     manifests: dict[str, Manifest] = {}
