@@ -36,7 +36,7 @@ def test_a_pace_and_a_time_left_are_said_only_of_what_moves(
     row = run("r", status, **{"step": 10, "total": 20, "rate": 2.0, **more})
     assert (rate_now(row) is not None, time_left(row) is not None) == (moves, ends)
     cells = _run_cells(row, NOW)
-    assert (cells[3] != "-", cells[4] != "-") == (moves, ends)
+    assert (cells[6] != "-", cells[7] != "-") == (moves, ends)
     listed = ["".join(text for text, _ in cell) for cell in run_item(row, NOW).row.cells]
     assert (listed[5] != "–", listed[6] != "–") == (moves, ends)
     said = " ".join(text for group in pace(row) for text, _ in group)

@@ -16,6 +16,9 @@ from relaytui.wire.rows import CheckpointRow, RunRow
 RUN_COLUMNS = (
     Column("RUN"),
     Column("STATUS"),
+    Column("HOLDER", 4),
+    Column("EPOCH", 10),
+    Column("LEASE", 6),
     Column("STEP"),
     Column("RATE", 8),
     Column("ETA", 3),
@@ -24,9 +27,6 @@ RUN_COLUMNS = (
     Column("SAVED", 1),
     Column("HUB", 2, optional=True),
     Column("STORE", 2, optional=True),
-    Column("HOLDER", 4),
-    Column("EPOCH", 10),
-    Column("LEASE", 6),
     Column("REPORTED", 5),
 )
 
@@ -39,6 +39,9 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     return (
         run.run_id,
         "stalled" if run.stalled_at is not None else run.status.value,
+        run.holder or "-",
+        str(run.epoch),
+        _lease(run, now) or "-",
         _step(run),
         _rate(run) or "-",
         _eta(run) or "-",
@@ -47,9 +50,6 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
         "-" if run.newest_step is None else str(run.newest_step),
         _sign(hub_sign(run)),
         _sign(store_sign(run)),
-        run.holder or "-",
-        str(run.epoch),
-        _lease(run, now) or "-",
         _reported(run, now) or "-",
     )
 
