@@ -135,7 +135,7 @@ def _section(run: layout.RunFile, sealed: Sealed) -> str:
         "Git commit": run.git_commit,
         "Config": run.config_hash,
     }
-    return f"## Training\n\n{card.table(rows)}\n"
+    return f"{card.HEADING}\n\n{card.table(rows)}\n"
 
 
 def _rollouts(wish: Wish, run: RunFolder, before: float) -> list[Beside]:
