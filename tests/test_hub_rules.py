@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from relay_agent.checkpoints.manifest import Manifest, read
 from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.hub import card, layout
 from relay_agent.hub.choosing import chosen, told
+from relay_agent.hub.far.failures import wait_of
 from relay_agent.hub.keeping import doomed
 from relay_agent.hub.metrics import MOST, Metrics
 from relay_agent.hub.synced import LastSynced, last_synced, note
@@ -304,3 +306,17 @@ def test_tags_that_one_may_have(tmp_path: Path) -> None:
         "step-500.e1",
         "step-500.e1.2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({"retry-after": "36000"}, 36_000.0),
+        ({"retry-after": "9" * 400}, 86_400.0),
+        ({"ratelimit": '"api";r=0;t=999999'}, 86_400.0),
+        ({"ratelimit": '"api";r=0;t=59'}, 60.0),
+        ({"retry-after": "soon"}, None),
+    ],
+)
+def test_a_wait_is_kept_a_day_at_most(headers: dict[str, str], wait: float | None) -> None:
+    assert wait_of(SimpleNamespace(headers=headers)) == wait

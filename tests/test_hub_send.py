@@ -115,6 +115,9 @@ async def test_a_child_that_is_killed_is_an_error_and_its_work_is_finished(
 @pytest.mark.parametrize(
     "fault",
     [
+        Fault.lost_reply("create"),
+        Fault.cuts("create"),
+        Fault.says("create", 503),
         Fault.lost_reply("commit"),
         Fault.late("commit"),
         Fault.cuts("commit"),
@@ -138,6 +141,17 @@ async def test_what_nobody_knows_is_looked_up(
     ours = [commit for commit in hub.repo(REPO).commits.values() if commit.title == "step_00000500"]
     assert len(ours) == 1
     assert not hub.resent()
+
+
+async def test_an_answer_that_never_comes_is_not_the_one_before_it(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    """That there was no repository yet says nothing of whether it could be made."""
+    put(run, 1, 500)
+    hub.fault(Fault.never("create", times=None))
+    with pytest.raises(Trouble) as lost:
+        await call(send_job(msgspec.structs.replace(where, timeout=0.2), run, "step_00000500"))
+    assert (lost.value.code, lost.value.kind) == ("no_answer", "unknown")
 
 
 async def test_a_hub_that_never_answers_is_given_up(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:

@@ -9,8 +9,13 @@ from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from relay_agent.hub import layout
 from relay_agent.hub.far.client import connect
+from relay_agent.hub.far.failures import classified
 from relay_agent.hub.protocol import Check, Checked
+from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
+
+BACKOFF = Backoff(tries=3, first=1.0, longest=4.0)
+"""Of making a repository, where no answer comes."""
 
 
 def work(job: Check, tell: Any) -> Checked:
@@ -33,18 +38,31 @@ def work(job: Check, tell: Any) -> Checked:
 
 
 def make(api: Any, repo: str, private: bool) -> bool:
-    """Whether it was not there before."""
+    """Whether it was not there before. Where the answer is lost, whether it is there now says what became of it."""
+    failed = 0
+    while not _is_there(api, repo):
+        try:
+            api.create_repo(repo, private=private, exist_ok=True)
+            return True
+        except Exception as error:
+            why = classified(error)
+            if why.kind == "permanent" or why.wait:
+                raise
+            failed += 1
+            BACKOFF.again(failed, error)
+    return failed > 0
+
+
+def _is_there(api: Any, repo: str) -> bool:
     try:
         api.repo_info(repo)
     except RepositoryNotFoundError:
-        api.create_repo(repo, private=private, exist_ok=True)
-        return True
+        return False
     except HfHubHTTPError as error:
         if error.response.status_code != 401:  # over plain http that is all that a Hub says of one that is not there
             raise
-        api.create_repo(repo, private=private, exist_ok=True)
-        return True
-    return False
+        return False
+    return True
 
 
 def see_private(repo: str, private: bool, wanted: bool) -> None:

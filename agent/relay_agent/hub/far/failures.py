@@ -34,18 +34,19 @@ _BY_STATUS: dict[int, tuple[str, Kind, str]] = {
 }
 _QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
 _WAIT = re.compile(r"\br=0\s*;\s*t=(\d{1,6})")
-MOST_WAIT = 3600.0
+MOST_WAIT = 24 * 3600.0
 """Seconds that the Hub is believed to want, at most."""
 
 
 def told(error: BaseException, job: Job) -> Failed:
     """Without the job's token and what else is secret, whatever the library made of it."""
-    failed, token = _told(error), job.where.token
+    failed, token = classified(error), job.where.token
     words = scrub(failed.words)
     return replace(failed, words=words.replace(token, "…") if token else words)
 
 
-def _told(error: BaseException) -> Failed:
+def classified(error: BaseException) -> Failed:
+    """The nearest that says something counts: what it was raised in the course of may be an answer to another request."""
     for each in chain(error):
         if isinstance(each, Trouble):
             return trouble.told(each)
@@ -55,7 +56,6 @@ def _told(error: BaseException) -> Failed:
             return Failed("offline", "HF_HUB_OFFLINE is set", "permanent")
         if isinstance(each, HfHubHTTPError):
             return _by_status(each)
-    for each in chain(error):
         name = type(each).__name__
         if name in ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
             return Failed("bad_endpoint", f"{name}: {_short(each)}", "permanent")
@@ -78,13 +78,13 @@ def _by_status(error: HfHubHTTPError) -> Failed:
         return Failed("quota", f"the Hub has no room for more: {text}", "permanent")
     if status in _BY_STATUS:
         code, kind, words = _BY_STATUS[status]
-        return Failed(code, f"{words} ({status}: {text})", kind, _wait(response) if kind == "transient" else None)
+        return Failed(code, f"{words} ({status}: {text})", kind, wait_of(response) if kind == "transient" else None)
     if status >= 500:
-        return Failed("hub_trouble", f"the Hub has trouble ({status}: {text})", "unknown", _wait(response))
+        return Failed("hub_trouble", f"the Hub has trouble ({status}: {text})", "unknown", wait_of(response))
     return Failed("unknown", f"{status}: {text}", "unknown")
 
 
-def _wait(response: object) -> float | None:
+def wait_of(response: object) -> float | None:
     """Seconds that the Hub wants to be left alone."""
     headers = getattr(response, "headers", {})
     if match := _WAIT.search(headers.get("ratelimit", "")):
