@@ -6,6 +6,7 @@ Names are opened relative to a folder's descriptor and never through a symbolic 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -18,6 +19,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FICLONE = 0x40049409
 _PIECE = 1 << 16
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a volume that has no room: some may be made."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
+from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
@@ -35,7 +36,6 @@ ROOM_WITHIN = 120.0
 learned is worth more than that."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Publisher:
@@ -324,7 +324,7 @@ class Publisher:
         if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
             return
         self._missed.add([name], words)
-        if error.errno in NO_ROOM:
+        if error.errno in FULL:
             self._missed.add([name], words, Miss.NO_ROOM)
             if not self._waits:
                 self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")

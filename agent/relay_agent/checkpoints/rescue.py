@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relay_agent.checkpoints.adapters import Adapter
+from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
-from relay_agent.checkpoints.salvage import FULL, Told, recorded_end
+from relay_agent.checkpoints.salvage import Told, recorded_end
 from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
 from relay_agent.volume.volume import RunFolder

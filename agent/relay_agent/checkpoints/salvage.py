@@ -13,7 +13,6 @@ A later attempt that saved something settles which line it is; one that saved no
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from relay_agent.checkpoints import take
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
-from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
+from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import MANIFEST
 from relay_agent.checkpoints.prune import prune
@@ -33,8 +32,6 @@ from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
 from relay_agent.volume.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ One thing at a time, in a thread that gives way to the training.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
+from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.gentle import gentle_pool
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
@@ -35,7 +35,6 @@ SHARED_EVERY = 2.0
 """Seconds between two looks at what is published as hard links."""
 MAX_DOUBTS = 20
 """That are told of at once, the latest."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T")
 
@@ -148,7 +147,7 @@ class Taking:
         except OSError as error:
             words = error.strerror or str(error)
             self._wait_until = self._clock.boot() + RETRY_AFTER
-            if error.errno in NO_ROOM:
+            if error.errno in FULL:
                 self.no_room[name] = words
                 self._tell("checkpoint.no_space", name, f"{name} waits, the volume is full: {words}")
             else:
