@@ -155,6 +155,19 @@ async def test_what_it_failed_of_is_not_forgotten_over_that(tmp_path: Path) -> N
     assert kit.told.transfers[-1].error == "the wait for it was ended; the Hub cannot be reached"
 
 
+async def test_an_end_does_not_wait_for_a_try_that_comes_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = Kit(tmp_path)
+    kit.sender.wrong = [Trouble("rate_limited", "too many requests", "transient", 3600.0)]
+    await kit.last(Outcome.COMPLETED)
+    (kind, words), *_ = kit.told.events
+    assert kind == "hub.left"
+    assert words.startswith("the newest is not there: too many requests: the next try would be in 36")
+    assert "after the 60 s that the end waits" in words
+    assert "waits 36" not in capsys.readouterr().err, "it does not wait"
+
+
 async def test_nothing_is_said_to_go_on_once_the_trainer_is_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

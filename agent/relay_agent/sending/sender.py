@@ -81,6 +81,12 @@ class Sender(ABC):
         self._refused = False  # and it was said
         self._gave_up = False  # the last try, until its next turn
         self._no_use = False  # to try that once more at the end
+        self.patience: Callable[[], float] = lambda: math.inf
+        """Seconds that somebody waits for it."""
+        self.on_failed: Callable[[], None] = lambda: None
+        """Told of each try that came to nothing."""
+        self.trouble = ""
+        """What the last try came to, while the next one waits."""
         self.outdone = ""
         """Why nothing more can come of it: another one has the run."""
         self._left: Sealed | None = None  # what the end found that was not there yet
@@ -184,6 +190,11 @@ class Sender(ABC):
 
     def _failed(self, error: Trouble, sealed: Sealed | None = None) -> None:
         now = self._clock.boot()
+        self.trouble = error.words
+        self._sort(error, sealed, now)
+        self.on_failed()
+
+    def _sort(self, error: Trouble, sealed: Sealed | None, now: float) -> None:
         if error.code in self.spoilt and sealed is not None:
             self._bad.add(sealed.name)  # the next one may be well
             self.shown.failed(Trouble(error.code, error.words, "transient"))
@@ -195,7 +206,8 @@ class Sender(ABC):
                 self._refused = True
                 self.shown.refused(error.words)
         elif self._schedule.failed(now, error.kind, error.wait):
-            self.shown.retries(error, self._schedule.left(now))
+            if self.pause <= self.patience():
+                self.shown.retries(error, self._schedule.left(now))
         else:
             self._gave_up, self._no_use = True, error.code in self.hopeless
             self.shown.failed(error)
@@ -217,6 +229,12 @@ class Sender(ABC):
         self.outdone = ""
         self._schedule.at_once(self._clock.boot())
         self._wake.set()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next try of what failed; 0 while one goes on."""
+        waits = not self._busy and self._schedule.tries > 1
+        return self._schedule.left(self._clock.boot()) if waits else 0.0
 
     def size_left(self, *, final: bool = False) -> int:
         """Bytes that the end would send, at least 1 where there is anything; 0: all is there. Blocking."""

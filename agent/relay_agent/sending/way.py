@@ -73,8 +73,9 @@ class Way:
         if self.sender.sends:
             signals = "one more signal ends" if before else "Ctrl-C ends"
             say(f"waiting up to {seconds:.0f} s for {self.sender.shown.last}; {signals} the wait")
-        until = self._clock.boot() + seconds
-        self.sender.close(final=final)
+        sender, until = self.sender, self._clock.boot() + seconds
+        sender.patience, sender.on_failed = lambda: until - self._clock.boot(), changed.set
+        sender.close(final=final)
         while not task.done():
             if self._stop.hurried.is_set() or self._stop.signal != before:
                 return "the wait for it was ended"
@@ -83,6 +84,9 @@ class Way:
             until = min(until, now + self._patience(outcome, size)[0])
             if until <= now:
                 return "the wait for it is over"
+            if sender.pause > until - now:
+                wait = f"after the {seconds:.0f} s that the end waits"
+                return f"{sender.trouble}: the next try would be in {sender.pause:.0f} s, {wait}"
             told = asyncio.create_task(changed.wait())
             await asyncio.wait({task, told}, timeout=until - now, return_when=asyncio.FIRST_COMPLETED)
             told.cancel()

@@ -46,7 +46,7 @@ def told(error: BaseException, job: Job) -> Failed:
 
 
 def classified(error: BaseException) -> Failed:
-    """The nearest that says something counts: what it was raised in the course of may be an answer to another request."""
+    """The nearest that says something counts: what it was raised in the course of may be another request's answer."""
     for each in chain(error):
         if isinstance(each, Trouble):
             return trouble.told(each)
