@@ -186,7 +186,9 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         commander.stop()
 
 
-@pytest.mark.parametrize("command", [("runs",), ("log",), ("events",), ("events", "--run"), ("artifacts", "list"), ("save",), ("drain",)])
+@pytest.mark.parametrize(
+    "command", [("runs",), ("log",), ("events",), ("events", "--run"), ("artifacts", "list"), ("save",), ("drain",)]
+)
 def test_an_unknown_run_is_one_line(served: Served, command: tuple[str, ...]) -> None:
     done = relay(*command, "nothing", "--state", served.state)
     assert done.returncode == 1

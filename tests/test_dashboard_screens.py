@@ -64,24 +64,6 @@ async def test_what_matters_of_a_run_is_in_its_row_at_80_columns(commander: Scri
         assert "lease 4:1" in text  # below the list, as its column gave way
 
 
-async def test_how_far_a_run_is_in_safety_is_in_the_list_and_on_its_own_screen(commander: ScriptedCommander) -> None:
-    """At 80 columns the newest checkpoint and the Hub were not in the list, and the artifact store at no width."""
-    saved = {"newest_checkpoint": "step_00000300", "newest_step": 300, "published": 6, "checkpoints": 4}
-    first = run("sft-long", step=340, total=400, rate=12.4, loss=2.3, **saved, synced_step=250, stored_step=200)
-    commander.greeting = [snapshot([first, run("other", **saved)])]
-    async with dashboard(commander) as rig:
-        text = await rig.shows("sft-long")
-        header, row = (next(line for line in text.splitlines() if word in line) for word in ("status", "340/400"))
-        ends = {word: row[: header.index(word) + len(word)].split()[-1] for word in ("saved", "hub", "store")}
-        assert ends == {"saved": "300", "hub": "250", "store": "200"}
-        await rig.becomes(lambda: rig.app.target() is not None)
-        rig.app.screen.query_one("#runs", Table).select("sft-long")
-        await rig.press("enter")
-        await rig.shows("newest step_00000300  hub 250  store 200")
-        await commander.tell(RunChanged(NOW, msgspec.structs.replace(first, synced_step=None, stored_step=None)))
-        await rig.shows("hub –  store –")
-
-
 async def test_a_wide_terminal_has_all_columns(commander: ScriptedCommander) -> None:
     async with dashboard(commander, size=(160, 50)) as rig:
         text = await rig.shows("sft-shakespeare")

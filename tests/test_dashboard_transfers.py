@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from dashboard_fleet import ATTEMPTS, CHECKPOINTS, RUNS, scripted
+from dashboard_fleet import ATTEMPTS, CHECKPOINTS, RUNS, run, scripted
 from dashboard_rig import Rig, dashboard
 from msgspec.structs import replace
 from scripted_commander import NOW, ScriptedCommander, snapshot
@@ -181,3 +181,21 @@ async def test_what_does_not_run_cannot_sync(commander: ScriptedCommander) -> No
         assert "u sync" not in text
         await rig.press("u")
         await rig.shows("only one that runs can sync")
+
+
+async def test_how_far_a_run_is_in_safety_is_in_the_list_and_on_its_own_screen(commander: ScriptedCommander) -> None:
+    """At 80 columns the newest checkpoint and the Hub were not in the list, and the artifact store at no width."""
+    saved = {"newest_checkpoint": "step_00000300", "newest_step": 300, "published": 6, "checkpoints": 4}
+    first = run("sft-long", step=340, total=400, rate=12.4, loss=2.3, **saved, synced_step=250, stored_step=200)
+    commander.greeting = [snapshot([first, run("other", **saved)])]
+    async with dashboard(commander) as rig:
+        text = await rig.shows("sft-long")
+        header, row = (next(line for line in text.splitlines() if word in line) for word in ("status", "340/400"))
+        ends = {word: row[: header.index(word) + len(word)].split()[-1] for word in ("saved", "hub", "store")}
+        assert ends == {"saved": "300", "hub": "250", "store": "200"}
+        await rig.becomes(lambda: rig.app.target() is not None)
+        rig.app.screen.query_one("#runs", Table).select("sft-long")
+        await rig.press("enter")
+        await rig.shows("newest step_00000300  hub 250  store 200")
+        await commander.tell(RunChanged(NOW, replace(first, synced_step=None, stored_step=None)))
+        await rig.shows("hub –  store –")
