@@ -16,7 +16,7 @@ from relay_agent.hub.protocol import Listed, Pulled, Where
 from relay_agent.hub.restore import LIST_TIMEOUT, OnHub
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.sending.protocol import Step
-from relay_agent.sending.source import LIST_TRIES, PULL_TRIES
+from relay_agent.sending.source import LIST_TRIES, LIST_WITHIN, PULL_TRIES
 from relay_agent.sending.trouble import Trouble
 from relaytui.wire.reports import Transfer
 
@@ -30,6 +30,7 @@ class Hub:
         self.answers = list(answers)
         self.moves = moves
         self.jobs: list[Any] = []
+        self.longest: list[float] = []
         self.stop = Stop()
         self.told: list[Transfer] = []
         self.clock = ManualClock()
@@ -41,6 +42,7 @@ class Hub:
 
     async def _call(self, job: Any, result: Any, **given: Any) -> Any:
         self.jobs.append(job)
+        self.longest.append(given.get("quiet", {}).get("looking", 0.0))
         self.clock.now += 10
         if (moved := self.moves(len(self.jobs))) and "on_progress" in given:
             given["on_progress"](moved, 1000)
@@ -69,6 +71,21 @@ def test_a_list_is_asked_for_a_few_times_and_each_request_waits_briefly(monkeypa
     with pytest.raises(Trouble):
         asyncio.run(hub.source.steps())
     assert len(hub.jobs) == LIST_TRIES
+
+
+def test_who_begins_waits_for_a_list_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub wants to be left alone for hours: what an attempt does without it the table says."""
+    hub = Hub(monkeypatch, trouble(wait=7200.0))
+    with pytest.raises(Trouble, match=r"cannot be reached; it wants to be asked again in 7200 s") as asked:
+        asyncio.run(hub.source.steps())
+    assert (len(hub.jobs), asked.value.kind) == (1, "transient")
+    assert hub.longest[0] == pytest.approx(LIST_WITHIN)
+    hub = Hub(monkeypatch, trouble(wait=1.0))
+    monkeypatch.setattr("relay_agent.sending.source.LIST_WITHIN", 15.0)  # the second answer comes after 20 s
+    with pytest.raises(Trouble):
+        asyncio.run(hub.source.steps())
+    assert len(hub.jobs) == 2
+    assert hub.longest == pytest.approx([15.0, 5.0])
 
 
 def test_what_comes_again_for_ever_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

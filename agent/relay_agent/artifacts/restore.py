@@ -30,10 +30,10 @@ class InStore(Source):
         self._cache = cache
         self._offers: dict[str, Offer] = {}
 
-    async def ask(self) -> list[Step]:
+    async def ask(self, within: float) -> list[Step]:
         """A commander that has no such store has nothing in it."""
         try:
-            found = await calls.call(ListStored(self._store()), Offers, cache=self._cache)
+            found = await calls.call(ListStored(self._store()), Offers, cache=self._cache, longest=within)
         except Trouble as error:
             if error.code == "no_store":
                 return []

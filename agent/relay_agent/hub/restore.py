@@ -30,9 +30,9 @@ class OnHub(Source):
         self._hub = where
         self._cache = cache
 
-    async def ask(self) -> list[Step]:
+    async def ask(self, within: float) -> list[Step]:
         job = ListSteps(replace(self._hub, timeout=min(self._hub.timeout, LIST_TIMEOUT)))
-        listed = await calls.call(job, Listed, cache=self._cache)
+        listed = await calls.call(job, Listed, cache=self._cache, quiet={"looking": within})
         return listed.steps
 
     async def bring(self, step: Step, place: Path, on_progress: Callable[[int, int], None]) -> str:

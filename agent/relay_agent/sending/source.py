@@ -7,6 +7,7 @@ is to stop. Nothing is decided here.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,10 @@ from relaytui.wire.status import TransferKind, TransferPhase
 T = TypeVar("T")
 
 LIST_TRIES = 3
+LIST_WITHIN = 45.0
+"""Seconds, all tries together, unless more and more comes: then it counts as one that cannot be asked."""
+LEAST = 5.0
+"""Seconds that a try has, at least."""
 PULL_TRIES = 5
 """In a row without a byte that came."""
 FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
@@ -49,8 +54,8 @@ class Source(ABC):
         self._tell = tell
 
     @abstractmethod
-    async def ask(self) -> list[Step]:
-        """Every checkpoint that is there, in no order; once. Trouble."""
+    async def ask(self, within: float) -> list[Step]:
+        """Every checkpoint that is there, in no order; once. Trouble, after so many seconds in which nothing came."""
 
     @abstractmethod
     async def bring(self, step: Step, place: Path, on_progress: Callable[[int, int], None]) -> str:
@@ -58,7 +63,10 @@ class Source(ABC):
 
     async def steps(self) -> list[Step]:
         """Trouble; Cancelled where the attempt is to stop."""
-        return await self._patiently(lambda attempt: self.ask(), LIST_TRIES)
+        until = self._clock.boot() + LIST_WITHIN
+        return await self._patiently(
+            lambda attempt: self.ask(max(LEAST, until - self._clock.boot())), LIST_TRIES, until=until
+        )
 
     async def pull(self, step: Step, place: Path) -> Path:
         """Trouble; Cancelled where the attempt is to stop."""
@@ -97,6 +105,7 @@ class Source(ABC):
         tries: int,
         got_further: Callable[[], bool] = lambda: False,
         on_wait: Callable[[Trouble], None] = lambda error: None,
+        until: float = math.inf,
     ) -> T:
         failed = attempt = 0
         while True:
@@ -107,9 +116,12 @@ class Source(ABC):
                 failed = 1 if got_further() else failed + 1
                 if error.kind == "permanent" or failed >= tries:
                     raise
-                on_wait(error)
                 pause = full_jitter(self._rng, failed - 1, FIRST_PAUSE, LONGEST_PAUSE)
                 pause = pause if error.wait is None else error.wait
+                if self._clock.boot() + pause > until:
+                    again = f"; it wants to be asked again in {pause:.0f} s" if error.wait else ""
+                    raise Trouble(error.code, error.words + again, error.kind) from None
+                on_wait(error)
                 say(f"{self.where}: {error.words}; trying again in {pause:.1f} s")
             await unless_stopped(self._stop, asyncio.sleep(pause))
 
