@@ -26,7 +26,7 @@ from relay_agent.link.link import Link
 from relay_agent.outcome.retry import Policy, Retries
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.pod.pod import Pod
-from relay_agent.pod.takeover import Found, backlog, look
+from relay_agent.pod.takeover import Found, backlog, heir, look
 from relay_agent.preempt.departure import Departure
 from relay_agent.process import limit_threads, reap_orphans, say
 from relay_agent.spool.spool import Spool
@@ -79,6 +79,8 @@ class Runner:
         found = await asyncio.to_thread(look, self._pod, settings.run_id) if first else None
         if found is not None:
             self._incarnation = found.note.incarnation  # the same holder, for all that the commander needs to know
+        elif first:
+            self._incarnation = await asyncio.to_thread(heir, self._pod, settings.run_id) or self._incarnation
         link = self._connect()
         if first:
             link.backlog = await asyncio.to_thread(backlog, self._pod, settings.run_id, found)

@@ -104,6 +104,17 @@ def look(pod: Pod, run_id: str) -> Found | None:
     return None
 
 
+def heir(pod: Pod, run_id: str) -> str:
+    """The incarnation of an agent that was granted this run here and is gone before it started a trainer: whoever comes
+    next is the same holder, and need not wait until that lease runs out. Empty: there is none. Blocking."""
+    for folder, note in reversed(list(pod.notes())):
+        if note is None or note.run_id != run_id:
+            continue
+        left = not note.started and not (folder / DONE).exists() and pod.is_here(folder, note)
+        return note.incarnation if left and not pod.agent_lives(note) else ""
+    return ""
+
+
 def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
     """What agents that are gone could not deliver, of any run; what is delivered is forgotten. Blocking."""
     spools: list[Spool] = []
