@@ -263,7 +263,7 @@ def test_from_the_shell(rig: Rig) -> None:
     eventually(lambda: rig.run()["step"] >= 1, "a step")
     asked = tui("save", rig.run_id)
     assert (asked.returncode, asked.stdout) == (0, ""), asked.stderr
-    assert asked.stderr.startswith(f"pod-a is asked to have {rig.run_id} saved (order ")
+    assert asked.stderr.startswith("pod-a takes it: asked by $RELAY_SAVE_FILE"), asked.stderr
     eventually(lambda: rig.run()["newest_step"], "a checkpoint")
     stale = tui("save", rig.run_id, "--expected-epoch", "0")
     assert stale.returncode == 75
