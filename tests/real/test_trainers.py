@@ -285,6 +285,8 @@ def test_killed_in_training_and_in_saves_and_resumed_it_ends_as_if_left_alone(re
         mark = rig.root / f"pod-{epoch}.held"
         waits(agent, lambda mark=mark: mark.exists() and mark.read_text(), f"{hold} of attempt {epoch}")
         waits(agent, lambda epoch=epoch, before=before: last_step(rig, epoch) > before, f"a step of attempt {epoch}")
+        # What only the pod's own agent has heard is lost with it; the next one does not train it again.
+        waits(agent, lambda base=base: max(series(rig, case.metric), default=0) >= base, f"step {base}")
         if epoch == 1:
             waits(agent, lambda base=base: rig.run()["newest_step"] == base, "what it saved before")
         kill_pod(agent)
