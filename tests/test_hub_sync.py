@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -249,6 +250,28 @@ async def test_a_better_metric_does_not_wait_for_its_turn(tmp_path: Path) -> Non
     assert kit.hub.sent == ["step_00000100"]
     kit.put(300, metrics={"loss": 1.0})
     await kit.until(lambda: kit.hub.sent == ["step_00000100", "step_00000300"])
+    await kit.over()
+
+
+async def test_the_end_leaves_no_more_steps_than_are_to_stay(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, keep=1)
+    kit.hub.trimmed = Trimmed(["step-100"], 10)
+    kit.put(100)
+    kit.begin()
+    await kit.over()
+    assert [job.keep for job in kit.hub.jobs if isinstance(job, Trim)] == [1]
+    assert kit.told.kinds == ["hub.synced", "hub.pruned"]
+
+
+async def test_who_has_taken_over_waits_for_its_first_renewal_before_it_sends(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.held = -math.inf
+    kit.put(100)
+    kit.begin()
+    await kit.settled()
+    kit.held = 100.0
+    await kit.until(lambda: kit.told.kinds)
+    assert kit.told.kinds == ["hub.synced"], "it was never held back"
     await kit.over()
 
 

@@ -56,6 +56,7 @@ class HubSync(Sender):
         self._retention = retention
         self._last: LastSynced | None = None
         self._new = False
+        self._trimming = False
         self.on_synced: Callable[[str], None] = lambda revision: None
         self.metrics = Metrics(holder.folder.hf / "metrics.jsonl", holder.epoch)
 
@@ -206,9 +207,15 @@ class HubSync(Sender):
         )
         return self._last
 
+    def left(self, why: str) -> None:
+        if self._trimming:  # the checkpoint itself is there
+            say(f"old steps stay on {self._wish.where.repo}: {why}")
+        else:
+            super().left(why)
+
     async def _trim(self, tag: str) -> None:
         """Old steps go. That they do not is no failure of the sync."""
-        if not self._wish.keep or self._closing:
+        if not self._wish.keep or (self._closing and not self._final):  # the next attempt has time for it
             return
         best = self._retention.best
         word = (f"{best.name} max" if best.highest else f"{best.name} min") if best else ""
@@ -216,10 +223,13 @@ class HubSync(Sender):
             self._wish.where, self._folder.run_id, self._epoch, self._wish.keep, self._retention.every, word, [tag],
             self.attempt,
         )  # fmt: skip
+        self._trimming = True
         try:
             trimmed: Trimmed = await self._call(job, Trimmed, may=self.fence)
         except Trouble as error:
             say(f"old steps stay on {self._wish.where.repo}: {error.words}")
             return
+        finally:
+            self._trimming = False
         if trimmed.tags:
             self.shown.pruned(trimmed.tags, trimmed.freed)

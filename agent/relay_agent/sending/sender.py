@@ -31,6 +31,8 @@ PERMIT = 20.0
 """Seconds that leave for what cannot be taken back holds, at most."""
 AGAIN = 15.0
 """Seconds until the fence is asked again, once it said no."""
+FIRST_RENEWAL = 150
+"""Tenths of a second that a lease which was taken over has until it is renewed; then its holder counts as cut off."""
 LOST = frozenset(("superseded", "lease_lost", "not_holder"))
 """Another one has the run: nothing more can come of it."""
 Call = Callable[..., Awaitable[Any]]
@@ -165,8 +167,17 @@ class Sender(ABC):
 
     async def see_ours(self) -> None:
         """Trouble where nothing may be sent now."""
+        if self.sends:
+            await self._renewed()
         if self.sends and await asyncio.to_thread(self.fence, "begin") <= 0:
             raise Trouble("refused", "this agent is cut off, or another one has the run", "transient")
+
+    async def _renewed(self) -> None:
+        """One that was taken over may be ours, and is known to be once it is renewed."""
+        for _ in range(FIRST_RENEWAL):
+            if self._holder.held_for() > -math.inf:
+                return
+            await asyncio.sleep(0.1)
 
     async def work(self, job: Struct, result: type[T]) -> T:
         """Have the child do it, shown while it does. Trouble."""
