@@ -1,4 +1,4 @@
-"""An agent is killed before its trainer was started: the next one on that pod is the same holder, and waits for nothing."""
+"""An agent is killed before its trainer was started: the next one on that pod is the same holder, and need not wait."""
 
 from __future__ import annotations
 
