@@ -83,6 +83,26 @@ def test_a_file_goes_there_and_comes_back(served: Served, artifacts: Artifacts, 
     assert artifacts("delete", str(row["id"]), "--yes")[0] == 1
 
 
+def test_bits_that_turned_there_are_found_by_who_fetches_and_mended_by_who_attaches(
+    served: Served, artifacts: Artifacts, tmp_path: Path
+) -> None:
+    source = tmp_path / "rotten.bin"
+    source.write_bytes(some(50_000, 7))
+    number = str(json.loads(artifacts("attach", "tiny", source, "--json")[1])["artifact"]["id"])
+    flip(content(served.state, some(50_000, 7)))
+    code, _, err = artifacts("fetch", number, "--to", tmp_path / "back")
+    assert (code, err.count("\n"), f"artifact {number} is damaged where it is stored" in err) == (1, 1, True)
+    assert not (tmp_path / "back").exists()
+    assert "damaged" in artifacts("list", "tiny")[1]
+    again = json.loads(artifacts("attach", "tiny", source, "--name", "again", "--json")[1])["artifact"]
+    for each in (number, str(again["id"])):
+        assert artifacts("fetch", each, "--to", tmp_path / each)[0] == 0
+        assert (tmp_path / each).read_bytes() == some(50_000, 7)
+    assert "damaged" not in artifacts("list", "tiny")[1]
+    for each in (number, str(again["id"])):
+        assert artifacts("delete", each, "--yes")[0] == 0
+
+
 def test_a_checkpoints_archive_is_unpacked(artifacts: Artifacts, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     (folder / "deep").mkdir(parents=True)

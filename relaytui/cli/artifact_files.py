@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import stat
@@ -11,6 +12,7 @@ from typing import BinaryIO
 import click
 
 from relaytui.archive.extract import Extracted, Limits, extract
+from relaytui.cli.artifacts import verified
 from relaytui.cli.options import Target, json_option, target_options, usage
 from relaytui.cli.output import print_json, printable
 from relaytui.cli.progress import Progress
@@ -18,13 +20,15 @@ from relaytui.cli.session import ask
 from relaytui.client.api import CommanderClient
 from relaytui.client.words import size
 from relaytui.shell.arguments import COUNT, PATH, RUN_ID, RunId
-from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, BeginUpload
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Began, BeginUpload
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.text import counted
 
 CHUNK = 8 << 20
 PIECE = 1 << 20
+READ_EVERY = 1.0
+"""Seconds between two questions about what is being read there."""
 TRIES = 10
 """Chunks in a row that may be refused for where they begin, or because another one is on its way."""
 
@@ -99,7 +103,11 @@ def _bring(target: Target, row: ArtifactRow, part: Path) -> None:
     ask(target, bring)
     if digest.hexdigest() != row.sha256:
         part.unlink()
-        raise RelayError("wrong_hash", f"what came of artifact {row.id} is not what was stored", "fetch it again")
+        if why := ask(target, lambda client: verified(client, row.id)).damaged:
+            hint = "it is marked, and given to nobody; whoever has its bytes mends it by uploading them again"
+            raise RelayError("damaged", f"artifact {row.id} is damaged where it is stored: {why}", hint)
+        hint = "it is whole where it is stored: fetch it again"
+        raise RelayError("wrong_hash", f"what came of artifact {row.id} is not what was stored", hint)
 
 
 def _opened(part: Path) -> BinaryIO:
@@ -181,7 +189,7 @@ def attach(target: Target, run_id: str, file: Path, name: str | None, as_json: b
 
 
 async def _send(client: CommanderClient, upload: BeginUpload, source: BinaryIO) -> ArtifactRow:
-    begun = await client.begin_upload(upload)
+    begun = await _begun(client, upload)
     if begun.artifact is not None:
         return begun.artifact
     at, refused = begun.offset, 0
@@ -200,6 +208,17 @@ async def _send(client: CommanderClient, upload: BeginUpload, source: BinaryIO) 
                 at = await client.upload_offset(begun.upload)
             progress.at(at)
     return await client.finish_upload(begun.upload)
+
+
+async def _begun(client: CommanderClient, upload: BeginUpload) -> Began:
+    """What is there already is read again before it counts as stored: that may take a while."""
+    while True:
+        try:
+            return await client.begin_upload(upload)
+        except RelayError as error:
+            if error.code != "busy":
+                raise
+        await asyncio.sleep(READ_EVERY)
 
 
 def _plain(path: Path) -> BinaryIO:

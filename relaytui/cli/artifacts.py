@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
 
@@ -133,7 +134,7 @@ def verify(target: Target, artifact_ids: tuple[int, ...], as_json: bool) -> None
 
     What is not is marked: nobody is given it, and whoever uploads it again mends it. Exit code 1 where one is damaged.
     """
-    rows = [_verified(target, artifact) for artifact in artifact_ids]
+    rows = [ask(target, functools.partial(verified, artifact=artifact)) for artifact in artifact_ids]
     if as_json:
         print_json({"artifacts": rows})
     else:
@@ -145,17 +146,15 @@ def verify(target: Target, artifact_ids: tuple[int, ...], as_json: bool) -> None
         raise RelayError("damaged", f"damaged: {', '.join(wrong)}", hint)
 
 
-def _verified(target: Target, artifact: int) -> ArtifactRow:
-    async def asking(client: CommanderClient) -> ArtifactRow:
-        row = await client.artifact(artifact)
-        with Progress(f"reading {row.name}", row.size) as progress:
-            while True:
-                answer = await client.verify_artifact(artifact)
-                if answer.over:
-                    return answer.artifact
-                progress.at(answer.hashed)
-
-    return ask(target, asking)
+async def verified(client: CommanderClient, artifact: int) -> ArtifactRow:
+    """Its row, once the commander has read all of it again. RelayError 404."""
+    row = await client.artifact(artifact)
+    with Progress(f"reading {row.name}", row.size) as progress:
+        while True:
+            answer = await client.verify_artifact(artifact)
+            if answer.over:
+                return answer.artifact
+            progress.at(answer.hashed)
 
 
 @click.command()

@@ -3,7 +3,8 @@
 A pod's requests carry the worker's token and say which lease it holds: in `BeginUpload`, and in three headers
 (`RUN_HEADER`, `EPOCH_HEADER`, `LEASE_HEADER`) of all others. Each request asks anew whether that lease is still the
 live one: an upload is known by its id to those who held the run before, too. The commander itself writes the events
-`artifact.stored`, `artifact.deleted` and `artifact.damaged`; what a pod calls so is filed as `agent.…`.
+`artifact.stored`, `artifact.deleted`, `artifact.damaged` and `artifact.mended`; what a pod calls so is filed as
+`agent.…`.
 """
 
 from __future__ import annotations

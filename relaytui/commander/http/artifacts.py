@@ -56,6 +56,7 @@ class ArtifactRoutes:
             web.get(one, self.row, allow_head=False),
             web.get(f"{one}/content", self.content, allow_head=False),
             web.post(f"{one}/verify", self.verify),
+            web.post(f"{one}/doubt", self.doubt),
             web.delete(one, self.delete),
         ]
 
@@ -129,6 +130,11 @@ class ArtifactRoutes:
     async def verify(self, request: web.Request) -> web.Response:
         _operators_only(request)
         return answer(await self.core.care.verify(_artifact(request)))
+
+    async def doubt(self, request: web.Request) -> web.Response:
+        """Who read it got other bytes than its hash says: the commander sees for itself."""
+        await self.core.care.doubt(await self._row(request))
+        return answer({})
 
     async def delete(self, request: web.Request) -> web.Response:
         _operators_only(request)

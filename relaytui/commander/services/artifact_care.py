@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import time
 
-from relaytui.commander.services.artifacts import GONE, ArtifactStore
-from relaytui.commander.store.content import SLICE
+from relaytui.commander.services.artifact_readings import GONE, Reading
+from relaytui.commander.services.artifacts import ArtifactStore
 from relaytui.commander.store.reader import Reader
 from relaytui.wire.artifacts import ArtifactRow, Verified
 from relaytui.wire.clock import Clock
@@ -26,26 +24,12 @@ ANSWER_WITHIN = 5.0
 REMEMBERED = 256
 
 
-class Reading:
-    """One content on its way through the hash."""
-
-    def __init__(self) -> None:
-        self.hashed = 0
-        self.task: asyncio.Task[None] | None = None
-
-
 class Care:
     def __init__(self, artifacts: ArtifactStore, reader: Reader, clock: Clock) -> None:
         self._artifacts = artifacts
         self._reader = reader
         self._clock = clock
-        self._readings: dict[str, Reading] = {}
-        self._one = asyncio.Lock()
-
-    def close(self) -> None:
-        for reading in self._readings.values():
-            if reading.task is not None:
-                reading.task.cancel()
+        self._asked: dict[str, Reading] = {}  # readings whose end somebody still asks for
 
     # -- reading again -------------------------------------------------------------------------------------------
 
@@ -55,56 +39,23 @@ class Care:
         RelayError 404. What is damaged is no error: the row says so.
         """
         row = await self._artifacts.row(artifact)
-        reading = self._readings.get(row.sha256)
+        reading = self._asked.get(row.sha256)
         if reading is None:
-            while len(self._readings) >= REMEMBERED:
-                over = next((name for name, one in self._readings.items() if one.task and one.task.done()), None)
-                if over is None:
-                    break
-                del self._readings[over]
-            reading = self._readings[row.sha256] = Reading()
-            reading.task = asyncio.create_task(self._read(row, reading))
+            while len(self._asked) >= REMEMBERED:
+                del self._asked[next(iter(self._asked))]
+            reading = self._asked[row.sha256] = self._artifacts.readings.begin(row.sha256, row.size)
         assert reading.task is not None
         await asyncio.wait([reading.task], timeout=ANSWER_WITHIN)
         if not reading.task.done():
             return Verified(row, reading.hashed, over=False)
-        self._readings.pop(row.sha256, None)
+        self._asked.pop(row.sha256, None)
         reading.task.result()
         return Verified(await self._artifacts.row(artifact), reading.hashed, over=True)
 
-    async def _read(self, row: ArtifactRow, reading: Reading) -> None:
-        async with self._one:
-            wrong = await self._wrong(row, reading)
-        if wrong:
-            await self._artifacts.damaged(row.sha256, wrong)
-        else:
-            await self._artifacts.whole(row.sha256)
-
-    async def _wrong(self, row: ArtifactRow, reading: Reading) -> str:
-        """What is wrong with its bytes; empty: nothing."""
-        in_thread, content = self._artifacts.uploads.in_thread, self._artifacts.content
-        digest = hashlib.sha256()
-        try:
-            file = await in_thread(lambda: content.open(row.sha256))
-        except OSError as error:
-            return f"it cannot be read: {error.strerror}"
-        if file is None:
-            return GONE
-        with file:
-
-            def more() -> int:
-                data = file.read(SLICE)
-                digest.update(data)
-                return len(data)
-
-            try:
-                while size := await in_thread(more):
-                    reading.hashed += size
-            except OSError as error:
-                return f"it cannot be read: {error.strerror}"
-        if reading.hashed != row.size:
-            return f"it has {reading.hashed} of {row.size} bytes"
-        return "" if hmac.compare_digest(digest.hexdigest(), row.sha256) else "its bytes are not what they were"
+    async def doubt(self, row: ArtifactRow) -> None:
+        """Who fetched it got other bytes: it is read again where it lies."""
+        if not row.damaged:
+            await self._artifacts.readings.doubt(row.sha256, row.size)
 
     # -- rows and files ------------------------------------------------------------------------------------------
 

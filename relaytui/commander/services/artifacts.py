@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from relaytui.commander.model.artifacts import MAX_ROWS, MAX_UNFINISHED, Room, Upload, gives_way, in_words, refuse
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.services import endings
+from relaytui.commander.services.artifact_readings import GONE, Readings
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.orders import unknown_run
@@ -31,8 +32,6 @@ from relaytui.wire.artifacts import ArtifactRow, Began, BeginUpload
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import token_hash
-
-GONE = "its content is missing, or cut off"
 
 
 class ArtifactStore:
@@ -56,6 +55,7 @@ class ArtifactStore:
         self._keep = settings.artifact_keep_last_n
         self.content = Content(settings.state)
         self.uploads = Uploads(self.content, leases, board, clock, self._reserve)
+        self.readings = Readings(self.uploads, clock, self._found)
         self.placing = asyncio.Lock()
 
     def load_in(self, tx: Tx) -> None:
@@ -63,6 +63,7 @@ class ArtifactStore:
             self.uploads.add(upload)
 
     def close(self) -> None:
+        self.readings.close()
         self.uploads.close()
 
     # -- uploads -------------------------------------------------------------------------------------------------
@@ -70,16 +71,22 @@ class ArtifactStore:
     async def begin(self, ask: BeginUpload, operator: str | None) -> Began:
         """`operator`: who it is, where it is one; else the token in `ask` has to be the live holder's.
 
-        RelayError 404 (no such run), 403 and 409 (not the live holder), 507 (`quota`, `store_full`, `too_many`).
+        What is here already is read again first, where that is some time ago. RelayError 404 (no such run), 403 and 409
+        (not the live holder), 503 (`busy`: it is being read), 507 (`quota`, `store_full`, `too_many`).
         """
         hashed = b""
         if operator is None:
             if ask.token is None:
                 raise RelayError("bad_field", "token is missing", "a pod shows the lease's token", status=422)
             hashed = token_hash(ask.token)
-        uploads, content = self.uploads, self.content
+        uploads, content, readings = self.uploads, self.content, self.readings
+        if await uploads.in_thread(lambda: content.has(ask.sha256, ask.size)) and await self._relay.run(
+            lambda tx: self._known_in(tx, ask, operator, hashed)
+        ):
+            await readings.see(ask.sha256, ask.size)
         async with self.placing:
             there = await uploads.in_thread(lambda: content.has(ask.sha256, ask.size))
+            there = there and await readings.believed(ask.sha256)
             try:
                 await uploads.in_thread(content.prepare)
                 free = await uploads.in_thread(content.free)
@@ -98,6 +105,15 @@ class ArtifactStore:
         async with uploads.turn(coming):
             return Began(upload=begun.upload, offset=await self._offset(coming))
 
+    def _known_in(self, tx: Tx, ask: BeginUpload, operator: str | None, hashed: bytes) -> bool:
+        """Whether its bytes, where they are here, need not be sent. A pod that knows a hash shows with it that it has
+        the bytes of its own run, and of no other's. RelayError as `begin`."""
+        if operator is None and runs.get(tx, ask.run_id) is not None:
+            self._holder_in(tx, ask.run_id, ask.epoch, hashed)
+        known = store.of_content(tx, ask.sha256)
+        own = operator is not None or any(row.run_id == ask.run_id for row in known)
+        return own and not any(row.damaged for row in known)
+
     def _begin_in(
         self, tx: Tx, ask: BeginUpload, operator: str | None, hashed: bytes, room: Room, *, there: bool
     ) -> tuple[ArtifactRow | Upload, list[str], list[str]]:
@@ -112,10 +128,7 @@ class ArtifactStore:
             ask.epoch if pod else run.epoch, ask.step, ask.manifest_sha256, ask.final,
         )  # fmt: skip
         begun = store.begun(tx, ask.run_id, ask.kind, ask.name, ask.sha256, pod)
-        known = store.of_content(tx, ask.sha256)
-        # A pod that knows a hash shows with it that it has the bytes of its own run, and of no other's.
-        own = not pod or any(row.run_id == ask.run_id for row in known)
-        if there and own and not any(row.damaged for row in known):
+        if there and self._known_in(tx, ask, operator, hashed):
             gone = list[str]()
             if begun is not None:
                 store.drop_upload(tx, begun.upload)
@@ -207,6 +220,7 @@ class ArtifactStore:
                     await self._collect([upload.sha256])
                 raise
             await self._drop([upload.upload])
+            await self.readings.came(upload.sha256)
             await self._collect(unused)
         return row
 
@@ -214,7 +228,7 @@ class ArtifactStore:
         at = self._clock.wall()
         if upload.pod:
             self._holder_in(tx, upload.run_id, upload.epoch, None)
-        store.found_whole(tx, upload.sha256, at)
+        self._whole_in(tx, upload.sha256, at, "sent again, and whole")
         store.drop_upload(tx, upload.upload)
         return self._add_in(tx, upload, at, in_words(upload.size))
 
@@ -325,9 +339,17 @@ class ArtifactStore:
 
         await self._relay.run(unit)
 
-    async def whole(self, sha256: str) -> None:
-        at = self._clock.wall()
-        await self._relay.run(lambda tx: store.found_whole(tx, sha256, at))
+    async def _found(self, sha256: str, wrong: str) -> None:
+        """That content was read again where it lies."""
+        if wrong:
+            await self.damaged(sha256, wrong)
+        else:
+            at = self._clock.wall()
+            await self._relay.run(lambda tx: self._whole_in(tx, sha256, at, "read again, and whole"))
+
+    def _whole_in(self, tx: Tx, sha256: str, at: float, how: str) -> None:
+        for row in store.found_whole(tx, sha256, at):
+            self._say(tx, "artifact.mended", endings.COMMANDER, f"{row.kind} {row.name}: {how}", row)
 
     async def _collect(self, contents: list[str]) -> None:
         """Those that no row has. `placing` is held."""

@@ -111,7 +111,6 @@ class Core:
 
     def close(self) -> None:
         """What works in threads of its own ends soon."""
-        self.care.close()
         self.artifacts.close()
 
     def _note_key(self, tx: Tx) -> None:

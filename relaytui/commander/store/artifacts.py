@@ -103,10 +103,11 @@ def remove(tx: Tx, row: ArtifactRow) -> None:
     tx.changes.append(ArtifactRemoved(row))
 
 
-def found_whole(tx: Tx, sha256: str, at: float) -> None:
+def found_whole(tx: Tx, sha256: str, at: float) -> list[ArtifactRow]:
+    """Rows that were thought damaged until now, as they are from now on."""
+    before = {row.id for row in of_content(tx, sha256) if row.damaged}
     tx.execute("UPDATE artifacts SET verified_at = ?, damaged = '' WHERE sha256 = ?", (at, sha256))
-    for row in of_content(tx, sha256):
-        _told(tx, row)
+    return [row for row in (_told(tx, row) for row in of_content(tx, sha256)) if row.id in before]
 
 
 def found_damaged(tx: Tx, sha256: str, why: str) -> list[ArtifactRow]:

@@ -32,6 +32,14 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
+Sight = tuple[int, int, int, int]
+"""Of a file: which it is, how long, and when it was last written to or touched."""
+
+
+def sight_of(found: os.stat_result) -> Sight:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 class Part:
     """The file of one upload, and the hash of what is in it. One thread at a time."""
 
@@ -138,6 +146,12 @@ class Content:
             found = self.path(sha256).lstat()
             return stat.S_ISREG(found.st_mode) and found.st_size == size
         return False
+
+    def sight(self, sha256: str) -> Sight | None:
+        """Of what is there now."""
+        with contextlib.suppress(OSError):
+            return sight_of(self.path(sha256).lstat())
+        return None
 
     def free(self) -> int:
         """Bytes that may be written to its disk by who is no root."""

@@ -15,6 +15,7 @@ from relay_agent.checkpoints.manifest import MAX_BYTES, Manifest, Torn, decode
 from relay_agent.checkpoints.receiving import refuse_foreign
 from relay_agent.sending.child import Tell
 from relay_agent.sending.protocol import Step
+from relaytui.archive.errors import BadArchive
 from relaytui.archive.extract import Limits, extract
 from relaytui.archive.names import MAX_FILES
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Artifacts
@@ -57,6 +58,7 @@ def _manifest(commander: Commander, row: ArtifactRow) -> Manifest:
     coming = _Coming(commander, row.id, row.size)
     data = b"".join(iter(lambda: coming.read(row.size), b""))
     if hashlib.sha256(data).hexdigest() != row.sha256:
+        commander.doubt(row.id)
         raise Torn("its manifest came with another hash")
     manifest = decode(data)
     refuse_foreign(manifest)
@@ -73,13 +75,18 @@ def pull(job: Pull, tell: Tell) -> Came:
     tell.phase("downloading")
     size = job.archive.size
     limits = Limits(size, job.content + (job.files + 2) * _PER_FILE + MAX_BYTES, min(job.files + 1, MAX_FILES), None)
-    coming = _Coming(Commander(job.store), job.artifact, size)
+    commander = Commander(job.store)
+    coming = _Coming(commander, job.artifact, size)
     try:
         # By its share of the bytes that come: what is shown is of the checkpoint's own size.
         done = extract(
             coming.read, place / job.name, limits, sha256=job.archive.sha256, durable=True,
             progress=lambda read: tell.progress(job.content * read // max(1, size), job.content),
         )  # fmt: skip
+    except BadArchive:
+        coming.close()  # the rest of it is still to come there
+        commander.doubt(job.artifact)
+        raise
     finally:
         coming.close()
     return Came(str(place / job.name), done.size)
