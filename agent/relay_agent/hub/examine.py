@@ -56,5 +56,7 @@ async def examined(settings: Settings) -> Word | None:
             f"{repo}: {behind}",
             "requeue the run once this attempt has ended: what it finds there is noted, and the next grant is above it",
         )
+    if checked.doubt:
+        return Word("warn", f"the token is {checked.user or 'known'}'s; {checked.doubt}", "see what it was given")
     private = "private" if checked.private else "public"
     return Word("ok", f"the token is {checked.user or 'known'}'s; {repo} is, or will be, {private}")

@@ -107,6 +107,7 @@ class Checked(Struct, frozen=True):
     private: bool
     holder: int = 0  # epoch of the attempt that pushed last
     attempt: str = ""
+    doubt: str = ""  # why nobody can tell yet whether the token may write there
 
 
 class Reached(Struct, frozen=True):
@@ -118,6 +119,7 @@ class Sent(Struct, frozen=True):
     tag: str
     sent: int  # bytes that went over the network
     stored: bool  # True: nothing had to be sent, it was there
+    bared: bool = False  # it was to be private, and is public since
 
 
 class Trimmed(Struct, frozen=True):

@@ -30,6 +30,9 @@ class HubShown(Shown):
         }  # fmt: skip
         there = " (it was there already)" if sent.stored else ""
         self.say("synced", f"{sealed.name} is on {self._repo} as {sent.tag}{there}", data)
+        if sent.bared:
+            words = f"{self._repo} has become public: everybody can read what is there; nothing more is pushed to it"
+            self.say("bared", f"{words} unless HF_PRIVATE=false says that it may be", {"repo": self._repo})
 
     def pruned(self, tags: list[str], freed: int) -> None:
         for at in range(0, len(tags), TAGS_AT_ONCE):

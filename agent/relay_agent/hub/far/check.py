@@ -10,6 +10,7 @@ from huggingface_hub.utils._http import get_session, hf_raise_for_status
 from relay_agent.hub import layout
 from relay_agent.hub.far.client import connect
 from relay_agent.hub.far.failures import classified
+from relay_agent.hub.far.rights import name_of, see_writer
 from relay_agent.hub.protocol import Check, Checked
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
@@ -22,14 +23,17 @@ def work(job: Check, tell: Any) -> Checked:
     api, _ = connect(job.where)
     tell.phase("looking")
     made = job.make and make(api, job.where.repo, job.where.private)
-    user = str(api.whoami(cache=False).get("name", "")) if job.write else ""
+    who = api.whoami(cache=False) if job.write else {}
+    user = name_of(who)
     try:
         info = api.repo_info(job.where.repo)
     except RepositoryNotFoundError:
         if job.make:
             raise
-        return Checked(user, False, job.where.private)  # the agent makes it
+        doubt = see_writer(who, job.where.repo, there=False) if job.write else ""
+        return Checked(user, False, job.where.private, doubt=doubt)  # the agent makes it
     if job.write:
+        see_writer(who, job.where.repo, there=True)
         see_private(job.where.repo, bool(info.private), job.where.private)
         api.auth_check(job.where.repo, write=True)
     run = see_run(read(api, job.where.repo, layout.RUN, info.sha), job.run_id)

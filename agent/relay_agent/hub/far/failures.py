@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -40,12 +41,12 @@ MOST_WAIT = 24 * 3600.0
 
 def told(error: BaseException, job: Job) -> Failed:
     """Without the job's token and what else is secret, whatever the library made of it."""
-    failed, token = classified(error), job.where.token
+    failed, token = classified(error, job.where.endpoint), job.where.token
     words = scrub(failed.words)
     return replace(failed, words=words.replace(token, "…") if token else words)
 
 
-def classified(error: BaseException) -> Failed:
+def classified(error: BaseException, endpoint: str = "") -> Failed:
     """The nearest that says something counts: what it was raised in the course of may be another request's answer."""
     for each in chain(error):
         if isinstance(each, Trouble):
@@ -63,7 +64,22 @@ def classified(error: BaseException) -> Failed:
             return Failed("no_answer", f"the Hub does not answer ({name})", "unknown")
         if name in ("ConnectError", "ConnectionError", "ConnectionRefusedError", "gaierror"):
             return Failed("unreachable", f"the Hub cannot be reached: {_short(each)}", "transient")
+    for each in chain(error):
+        if isinstance(each, KeyError | TypeError | AttributeError | ValueError) and _reads(each):
+            where = endpoint or "the Hub's address"
+            what = f"what answers at {where} is not the Hub: a login page of the network, or a proxy?"
+            return Failed("no_hub", f"{what} ({type(each).__name__}: {_short(each)[:80]})", "unknown")
     return trouble.told(error)
+
+
+def _reads(error: BaseException) -> bool:
+    """Whether the library raised it where it reads an answer."""
+    at = error.__traceback__
+    while at is not None:
+        if f"{os.sep}huggingface_hub{os.sep}" in at.tb_frame.f_code.co_filename:
+            return True
+        at = at.tb_next
+    return False
 
 
 def _by_status(error: HfHubHTTPError) -> Failed:

@@ -50,8 +50,7 @@ class _Sending:
     def all(self) -> Sent:
         self._tell.phase("looking")
         check.make(self._api, self._repo, self._job.where.private)
-        info = self._api.repo_info(self._repo)
-        check.see_private(self._repo, bool(info.private), self._job.where.private)
+        self._see_private()
         head = self._head()
         tags = tags_of(self._api, self._repo)
         tag = self._tag(tags)
@@ -65,9 +64,22 @@ class _Sending:
         self._tell.phase("verify")
         self._see_whole(head.sha)
         self._tag_it(tag, head.sha)
-        return Sent(head.sha, tag, self._sent.bytes, stored=False)
+        return Sent(head.sha, tag, self._sent.bytes, stored=False, bared=self._bared())
 
     # -- what is there ---------------------------------------------------------------------------------------------
+
+    def _see_private(self) -> None:
+        check.see_private(self._repo, bool(self._api.repo_info(self._repo).private), self._job.where.private)
+
+    def _bared(self) -> bool:
+        """Whether it turned public since; what cannot be asked now is asked before the next one."""
+        try:
+            self._see_private()
+        except Trouble:
+            return True
+        except Exception:  # noqa: BLE001 - it is on the Hub, and its tag too
+            return False
+        return False
 
     def _head(self) -> Head:
         head = head_of(self._api, self._repo, self._job.run_id)
@@ -168,6 +180,7 @@ class _Sending:
         while True:
             operations = self._operations(head)
             self._tell.phase("commit")
+            self._see_private()  # once more: sending may have taken hours
             self._tell.may("commit")
             try:
                 self._tell.still("commit")
