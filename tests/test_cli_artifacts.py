@@ -62,6 +62,12 @@ def test_a_file_goes_there_and_comes_back(served: Served, artifacts: Artifacts, 
     code, _, err = artifacts("fetch", str(row["id"]), "--to", tmp_path / "other")
     assert (code, "is not what was stored" in err) == (1, True)
     assert artifacts("fetch", str(row["id"]), "--to", tmp_path / "other")[0] == 0
+    part = tmp_path / f".linked.{row['sha256'][:12]}.part"
+    for lies in (lambda: part.symlink_to(source), lambda: part.mkdir(), lambda: os.mkfifo(part)):
+        lies()
+        code, _, err = artifacts("fetch", str(row["id"]), "--to", tmp_path / "linked")
+        assert (code, f"{part} is no plain file. move it away" in err) == (2, True), err
+        part.rmdir() if part.is_dir() else part.unlink()
 
     flip(content(served.state, some(300_000)))
     code, out, err = artifacts("verify", str(row["id"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import stat
@@ -113,7 +114,12 @@ def _bring(target: Target, row: ArtifactRow, part: Path) -> None:
 def _opened(part: Path) -> BinaryIO:
     """To read, and to write at its end. It is ours: a link in its place is not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = os.open(part, flags, 0o644)
+    try:
+        handle = os.open(part, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise usage(f"{part} is no plain file", "move it away") from None
+        raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise usage(f"{part} is no plain file", "move it away")
