@@ -31,9 +31,9 @@ def attempt_of(token: str) -> str:
 def advice(words: str, run_id: str, holder: int) -> str:
     """What is to be done where an attempt has pushed that the commander does not know of."""
     return (
-        f"{words}. The commander that granted it does not know of that: nothing of this attempt comes there, and what"
-        f" it trains lies on the volume alone. Where no other commander has the run, `relay-tui requeue {run_id}` once"
-        f" it has ended: the next attempt gets an epoch above {holder}, and pushes"
+        f"{words}. Nothing of this attempt comes there, and what it trains lies on its volume alone: its commander does"
+        f" not know of the other. Where that one is over, or you end it, `relay-tui requeue {run_id}` once this one has"
+        f" ended: the next attempt gets an epoch above {holder}, and pushes"
     )
 
 
