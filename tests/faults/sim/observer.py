@@ -394,6 +394,8 @@ class Observer:
                 if not free and other.safe_until > self.now:
                     words = f"epoch {epoch} is granted, {other.epoch} is safe for {other.safe_until - self.now:.2f} s"
                     self.fail("one holder", words)
+                if other.incarnation == incarnation and not other.released:
+                    self._released(other.epoch)  # who asks anew has given up what it, or a dead agent it follows, held
             self.held[epoch] = Held(epoch, incarnation, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
