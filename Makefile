@@ -39,6 +39,8 @@ faults: venv ## 20,000 simulated worlds of faults, and the bugs planted in them 
 	$(BIN)/python -m tests.faults --bugs
 	$(BIN)/python -m tests.faults --seeds 1-20000 --jobs 2 $(ARGS)
 	$(BIN)/python -m tests.faults.hub_kills --rounds 200
+	$(BIN)/python -m tests.faults.store_kills --rounds 200
+	$(BIN)/python -m tests.faults.pull_kills --rounds 200
 
 check: venv ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

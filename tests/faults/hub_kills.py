@@ -6,14 +6,10 @@ holder came after one of a later, and the last step is there. `python -m tests.f
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +20,7 @@ from typing import Any
 from relay_agent.checkpoints.line import survey
 from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
 from tests.faults.hub_holder import LEASE
+from tests.faults.kills import BrokenPromiseError, Holder, Killing, campaign, children, told
 from tests.hub import RemoteHub, hub_process
 
 REPO = "relay/run-1"
@@ -33,65 +30,43 @@ EACH = 6
 
 PHASES = ("waiting", "uploading", "commit", "tag", "done")
 """Of a sync, as a holder tells them. At a random one, and a little later, it comes to its end."""
-PATIENCE = 45.0
 
 
-class BrokenPromiseError(AssertionError):
-    pass
-
-
-class Rounds:
+class Rounds(Killing):
     def __init__(self, root: Path, hub: RemoteHub, seed: int) -> None:
+        super().__init__(root, seed)
         (root / "volume").mkdir()
         self.run: RunFolder = open_run(root / "volume", "run-1")
         self.hub = hub
-        self.rng = random.Random(seed)
         self.epoch = 0
-        self.holders: list[subprocess.Popen[bytes]] = []
-        self.frozen: list[tuple[subprocess.Popen[bytes], list[int]]] = []
-        self.log = root / "holders.log"
-        self.log.touch()
+        self.frozen: list[tuple[Holder, list[int]]] = []
 
-    def begin(self) -> subprocess.Popen[bytes]:
+    def begin(self) -> Holder:
         self.epoch += 1
         line = survey(self.run).line
         base = line[0] if line else None
         claim(self.run, Claim(self.epoch, "pod", f"i{self.epoch}", base.name if base else None, "c", 0.0))
         first = base.manifest.step + 1 if base else 1
-        words = (self.run.root, self.epoch, first, first + EACH - 1, self.hub.url, REPO)
-        command = [sys.executable, "-m", "tests.faults.hub_holder", *map(str, words)]
-        with self.log.open("ab") as log:
-            holder = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        self.holders = [*(each for each in self.holders if each.poll() is None), holder]
-        return holder
-
-    def wait_for(self, phase: str, since: int, holder: subprocess.Popen[bytes]) -> None:
-        """Until the holder said that it is there, or for a while."""
-        until = time.monotonic() + PATIENCE
-        wanted = f"phase {phase}\n".encode()
-        while time.monotonic() < until and holder.poll() is None:
-            with self.log.open("rb") as log:
-                log.seek(since)
-                if wanted in log.read():
-                    return
-            time.sleep(0.005)
+        return self.start("hub_holder", self.run.root, self.epoch, first, first + EACH - 1, self.hub.url, REPO)
 
     def disturbed(self) -> None:
         """One holder, and its end."""
-        since = self.log.stat().st_size
+        since = self.said
         holder = self.begin()
-        self.wait_for(self.rng.choice(PHASES), since, holder)
-        time.sleep(self.rng.choice((0.0, self.rng.uniform(0.0, 0.3))))
+        phase = self.rng.choice(PHASES)
+        self.wait_for(f"phase {phase}\n", since, holder)
+        self.moment(0.3)
         if self.rng.random() < 0.25 and holder.poll() is None:
             pids = [holder.pid, *children(holder.pid)]
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
             self.frozen.append((holder, pids))
+            self.count("frozen", phase)
             time.sleep(LEASE + 0.2)
             return
-        holder.kill()
-        holder.wait()
+        self.count("killed", phase)
+        self.kill(holder)
         if self.frozen and self.rng.random() < 0.7:
             self.thaw()
 
@@ -102,8 +77,7 @@ class Rounds:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         time.sleep(0.5)
-        holder.kill()
-        holder.wait()
+        self.kill(holder)
 
     def finish(self) -> None:
         while self.frozen:
@@ -138,12 +112,6 @@ class Rounds:
             return None
 
 
-def children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
 def play(root: Path, rounds: int, seed: int, share: float = 0.03) -> Rounds:
     """`share` of the requests meet a transient fault. BrokenPromiseError where a promise is."""
     with hub_process(root / "hub") as hub:
@@ -153,32 +121,19 @@ def play(root: Path, rounds: int, seed: int, share: float = 0.03) -> Rounds:
         try:
             for number in range(rounds):
                 game.disturbed()
-                if number % 10 == 9:
-                    print(f"{number + 1} rounds, {len(hub.tags(REPO))} tags", file=sys.stderr, flush=True)
+                told(number, lambda: f"{len(hub.tags(REPO))} tags")
             hub.plan(None)
             game.finish()
             game.judge()
         finally:
-            for holder in game.holders:
-                holder.kill()
-                holder.wait()
+            game.close()
         return game
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="hub-kills-"))
-    try:
-        game = play(root, given.rounds, given.seed)
-    except BrokenPromiseError as broken:
-        print(f"seed {given.seed}: {broken}\nwhat they said: {root / 'holders.log'}", file=sys.stderr)
-        return 1
-    print(f"{given.rounds} rounds, {game.epoch} holders: every tag verifies, nothing was sent twice")
-    return 0
+def summed(root: Path, rounds: int, seed: int) -> str:
+    game = play(root, rounds, seed)
+    return f"{rounds} rounds ({game.sums()}), {game.epoch} holders: every tag verifies, nothing was sent twice"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(campaign(__doc__, "hub-kills", summed))
