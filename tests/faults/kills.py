@@ -26,10 +26,10 @@ class BrokenPromiseError(AssertionError):
 
 
 class Killing:
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, log: str = "holders.log") -> None:
         self.rng = random.Random(seed)
         self.holders: list[Holder] = []
-        self.log = root / "holders.log"
+        self.log = root / log
         self.log.touch()
         self.killed: dict[str, int] = {}
         """How often what was killed where."""
@@ -110,6 +110,6 @@ def campaign(doc: str | None, name: str, play: Callable[[Path, int, int], str]) 
     try:
         print(play(root, given.rounds, given.seed))
     except BrokenPromiseError as broken:
-        print(f"seed {given.seed}: {broken}\nwhat they said: {root / 'holders.log'}", file=sys.stderr)
+        print(f"seed {given.seed}: {broken}\nwhat they said: *.log in {root}", file=sys.stderr)
         return 1
     return 0

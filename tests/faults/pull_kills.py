@@ -28,7 +28,7 @@ class Pulling(Killing):
     def __init__(
         self, root: Path, seed: int, kind: From, url: str, lost: RunFolder, uploading: Uploading | None
     ) -> None:
-        super().__init__(root, seed)
+        super().__init__(root, seed, "pulls.log")
         self.root, self.kind, self.url, self.uploading = root, kind, url, uploading
         self.newest: Sealed = survey(lost).line[0]
         self.worlds = 0
@@ -92,6 +92,13 @@ class Pulling(Killing):
                 raise BrokenPromiseError(f"{entry.path} came back otherwise")
         self.lose()
 
+    @property
+    def words(self) -> str:
+        return (
+            f"{sum(self.killed.values())} kills ({self.sums()}) of restores from the {self.kind}, {self.worlds - 1} "
+            "volumes: whatever was offered was whole, and the next try had all of it"
+        )
+
     def play(self, rounds: int) -> None:
         for number in range(rounds):
             self.disturbed()
@@ -99,30 +106,21 @@ class Pulling(Killing):
         self.ends(self.begin())
 
 
-def from_store(root: Path, rounds: int, seed: int) -> Pulling:
-    uploading = Uploading(root, seed)
+def from_store(uploading: Uploading, root: Path, rounds: int, seed: int) -> Pulling:
+    """What `uploading` has finished."""
+    return _played(Pulling(root, seed, "store", uploading.rig.url, uploading.run, uploading), rounds)
+
+
+def from_hub(url: str, lost: RunFolder, root: Path, rounds: int, seed: int) -> Pulling:
+    """What `lost` has, and the Hub at `url` does."""
+    return _played(Pulling(root, seed, "hub", url, lost, None), rounds)
+
+
+def _played(game: Pulling, rounds: int) -> Pulling:
     try:
-        uploading.finish()
-        game = Pulling(root, seed, "store", uploading.rig.url, uploading.run, uploading)
-        try:
-            game.play(rounds)
-        finally:
-            game.close()
+        game.play(rounds)
     finally:
-        uploading.close()
-    return game
-
-
-def from_hub(root: Path, rounds: int, seed: int, share: float = 0.03) -> Pulling:
-    """`share` of the requests meet a transient fault."""
-    with hub_process(root / "hub") as hub:
-        lost = filled(root, hub)
-        hub.plan(seed, share)
-        game = Pulling(root, seed, "hub", hub.url, lost, None)
-        try:
-            game.play(rounds)
-        finally:
-            game.close()
+        game.close()
     return game
 
 
@@ -143,12 +141,19 @@ def filled(root: Path, hub: RemoteHub) -> RunFolder:
 
 def play(root: Path, rounds: int, seed: int) -> str:
     """Half of them each. BrokenPromiseError where a promise is."""
-    said = []
-    for kind, game in (("store", from_store), ("hub", from_hub)):
+    for kind in ("store", "hub"):
         (root / kind).mkdir()
-        done = game(root / kind, rounds // 2, seed)
-        said.append(f"{rounds // 2} kills of restores from the {kind} ({done.sums()}), {done.worlds - 1} volumes")
-    return f"{'; '.join(said)}: whatever was offered was whole, and the next try had all of it"
+    uploading = Uploading(root / "store", seed)
+    try:
+        uploading.finish()
+        store = from_store(uploading, root / "store", rounds // 2, seed)
+    finally:
+        uploading.close()
+    with hub_process(root / "hub" / "state") as there:
+        lost = filled(root / "hub", there)
+        there.plan(seed, 0.03)  # of its requests, that share meets a transient fault
+        hub = from_hub(there.url, lost, root / "hub", rounds // 2, seed)
+    return f"{store.words}; {hub.words}"
 
 
 if __name__ == "__main__":

@@ -82,22 +82,25 @@ class Uploading(Killing):
         super().close()
         self.rig.kill()
 
+    def play(self, rounds: int) -> None:
+        holder: Holder | None = None
+        for number in range(rounds):
+            holder = self.disturbed(holder)
+            told(number, lambda: f"{len(self.rig.rows())} rows")
+        self.finish()
+
 
 def play(root: Path, rounds: int, seed: int) -> str:
     """What was done, in a line. BrokenPromiseError where a promise is."""
     game = Uploading(root, seed)
     try:
-        holder: Holder | None = None
-        for number in range(rounds):
-            holder = game.disturbed(holder)
-            told(number, lambda: f"{len(game.rig.rows())} rows")
-        game.finish()
+        game.play(rounds)
         came, stored = game.rig.judge_bytes()
     finally:
         game.close()
     return (
-        f"{rounds} kills ({game.sums()}) in {len(game.killed)} kinds, {game.rig.epoch} epochs: what is listed is "
-        f"whole, the last is there, {came:,} bytes came for {stored:,} stored, none twice"
+        f"{rounds} kills ({game.sums()}) of uploads in {game.rig.epoch} epochs: what is listed is whole, the last is "
+        f"there, {came:,} bytes came ({stored:,} are of what was finished), none twice"
     )
 
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import closing
 from pathlib import Path
 
-from tests.faults import pull_kills, store_kills
+from checkpoint_kit import new_run, put
+from hub_pull_kit import shelve
+
+from tests.faults.pull_kills import from_hub, from_store
+from tests.faults.store_kills import Uploading
+from tests.hub import TestHub
 
 LONG = os.environ.get("RELAY_FAULTS") == "long"
 
 
-def test_uploads_that_are_killed_leave_only_what_is_whole(tmp_path: Path) -> None:
-    store_kills.play(tmp_path, rounds=200 if LONG else 2, seed=3)
+def test_uploads_and_restores_that_are_killed_leave_only_what_is_whole(tmp_path: Path) -> None:
+    with closing(Uploading(tmp_path, seed=3)) as uploading:
+        uploading.play(rounds=200 if LONG else 2)
+        uploading.rig.judge_bytes()
+        from_store(uploading, tmp_path, rounds=100 if LONG else 1, seed=5)
 
 
-def test_restores_that_are_killed_offer_only_what_is_whole(tmp_path: Path) -> None:
-    pull_kills.play(tmp_path, rounds=200 if LONG else 2, seed=5)
+async def test_restores_from_the_hub_that_are_killed_leave_only_what_is_whole(tmp_path: Path) -> None:
+    async with TestHub(tmp_path / "hub") as hub:
+        lost = new_run(tmp_path)
+        put(lost, 1, 500)
+        shelve(hub, lost, "step_00000500")
+        await asyncio.to_thread(from_hub, hub.url, lost, tmp_path, 100 if LONG else 1, 5)
