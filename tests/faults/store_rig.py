@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -106,20 +107,25 @@ class StoreRig:
                 raise BrokenPromiseError(f"artifact {row['id']} ({row['name']}) does not verify")
 
     def judge_bytes(self) -> tuple[int, int]:
-        """(bytes that came, of contents that are stored); nothing of what was there came once more."""
-        came: Counter[str] = Counter()
-        stored: dict[str, int] = {}
-        for line in (self.state / "chunks").read_text().splitlines():
-            what = json.loads(line)
-            if "stored" in what:
-                stored[what["stored"]] = what["size"]
-            elif what["sha256"] in stored:
-                raise BrokenPromiseError(f"sent although it was stored: {what}")
-            elif what["offset"] < what["at"]:
-                raise BrokenPromiseError(f"sent although it was there: {what}")
-            else:
-                came[what["sha256"]] += what["after"] - what["at"]
-        for sha256, size in stored.items():
-            if came[sha256] > size:
-                raise BrokenPromiseError(f"{came[sha256]} bytes came of {size} of {sha256}")
-        return sum(came.values()), sum(stored.values())
+        return account((self.state / "chunks").read_text().splitlines())
+
+
+def account(lines: Iterable[str]) -> tuple[int, int]:
+    """(bytes that came, of contents that are stored), as the commander wrote them down; BrokenPromiseError where what
+    was there came once more."""
+    came: Counter[str] = Counter()
+    stored: dict[str, int] = {}
+    for line in lines:
+        what = json.loads(line)
+        if "stored" in what:
+            stored[what["stored"]] = what["size"]
+        elif what["sha256"] in stored:
+            raise BrokenPromiseError(f"sent although it was stored: {what}")
+        elif what["offset"] < what["at"]:
+            raise BrokenPromiseError(f"sent although it was there: {what}")
+        else:
+            came[what["sha256"]] += what["after"] - what["at"]
+    for sha256, size in stored.items():
+        if came[sha256] > size:
+            raise BrokenPromiseError(f"{came[sha256]} bytes came of {size} of {sha256}")
+    return sum(came.values()), sum(stored.values())
