@@ -7,6 +7,7 @@ from dashboard_fleet import run
 from scripted_commander import NOW
 
 from relaytui.cli.runs import _run_cells
+from relaytui.client.acts import forced
 from relaytui.client.words import details, kept, rate_now, sentence, short_hashes, time_left
 from relaytui.dashboard.screens.facts import pace
 from relaytui.dashboard.screens.lists import run_item
@@ -56,3 +57,16 @@ def test_hashes_are_short_for_people() -> None:
     row = EventRow(1, NOW, "checkpoint.torn", "pod-a", f"a.bin is {HASH}", data={"sha256": HASH, "wanted": "f" * 64})
     assert sentence(row) == "a.bin is 0123456789ab"
     assert details(row) == [f"wanted {'f' * 12}"], "what the sentence says is not said again"
+
+
+def test_a_force_names_a_holder_only_where_there_is_one() -> None:
+    """Of a run that nobody held the shell said `is taken from its holder`, and the history `holder pod-1`."""
+    held = forced(run("r", epoch=3, holder="pod-a"), 3)
+    assert held == "r: taken at epoch 3; the next agent that asks gets it once pod-a's trainer is dead"
+    for status in (RunStatus.QUEUED, RunStatus.PREEMPTED, RunStatus.LOST):
+        free = forced(run("r", status, epoch=3, holder=None), 3)
+        assert free == "r: nobody holds it, now at epoch 3; the next agent that asks gets it"
+    over = forced(run("r", RunStatus.CANCELLED, epoch=3, holder=None), 3)
+    assert over == "r: it is cancelled, at epoch 3; no agent gets it"
+    event = EventRow(1, NOW, "lease.forced", "ada", "home", "r", 3, {"holder": "pod-1", "pod_gone": "no"})
+    assert details(event) == ["last holder pod-1"]

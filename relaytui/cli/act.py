@@ -67,9 +67,7 @@ def force_acquire(
     if as_json:
         print_json(answer)
     else:
-        click.echo(
-            f"{run_id} is taken from its holder at epoch {answer.epoch}; the next agent that asks gets it", err=True
-        )
+        click.echo(acts.forced(answer.run, answer.epoch), err=True)
 
 
 @click.command()

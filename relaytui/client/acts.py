@@ -52,6 +52,16 @@ def forces(row: RunRow, left: float | None, *, pod_gone: bool) -> tuple[str, ...
     return what, f"Another agent may start when {holder} has said that its trainer is dead, {at_last}."
 
 
+def forced(row: RunRow, epoch: int) -> str:
+    """What came of it; `row` as it is then, which names who held the run for as long as that may still be training."""
+    run_id = clean(row.run_id, 128)
+    if row.status.ended:
+        return f"{run_id}: it is {row.status.value}, at epoch {epoch}; no agent gets it"
+    if row.holder is None:
+        return f"{run_id}: nobody holds it, now at epoch {epoch}; the next agent that asks gets it"
+    return f"{run_id}: taken at epoch {epoch}; the next agent that asks gets it once {_holder(row)}'s trainer is dead"
+
+
 def requeues(row: RunRow) -> tuple[str, ...]:
     newest = clean(row.newest_checkpoint or "", 128)
     where = f"goes on from its newest checkpoint, {newest}" if newest else "begins it anew, as it has no checkpoint"

@@ -17,6 +17,8 @@ SENTENCES = {
     "signal.received": "the pod got {message}",
 }
 """Of kinds whose message is a bare name. Others say a sentence by themselves."""
+NAMES = {("lease.forced", "holder"): "last holder"}  # it may have let go of the run before
+"""Of data whose name says less, or more, than it means: by kind and name."""
 SAID_OTHERWISE = frozenset({"bytes", "worker"})
 _HASH = re.compile(r"(?<![0-9A-Za-z])([0-9a-f]{12})(?:[0-9a-f]{52}|[0-9a-f]{28})(?![0-9A-Za-z])")
 NOTHING = frozenset({"", "0", "no"})
@@ -38,7 +40,7 @@ def details(event: EventRow) -> list[str]:
     """`name value` of the data that the sentence does not say already."""
     said = f"{sentence(event)} {event.kind}"
     return [
-        short_hashes(clean(f"{name.replace('_', ' ')} {value}", 200))
+        short_hashes(clean(f"{NAMES.get((event.kind, name), name.replace('_', ' '))} {value}", 200))
         for name, value in event.data.items()
         if name not in SAID_OTHERWISE and value not in NOTHING and not _holds(said, value)
     ]

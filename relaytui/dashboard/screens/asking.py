@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.widgets import Checkbox, Input
 
-from relaytui.client.acts import cancels, drains, forces, lease_left, requeues
+from relaytui.client.acts import cancels, drains, forced, forces, lease_left, requeues
 from relaytui.dashboard.acts import follow
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.dialogs import RunDialog, Tick, paragraphs
@@ -117,7 +117,7 @@ class ForceDialog(RunDialog):
         answer = await client.force_acquire(
             self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
         )
-        return f"{self.row.run_id}: taken at epoch {answer.epoch}; the next agent that asks gets it"
+        return forced(answer.run, answer.epoch)
 
 
 DIALOGS: dict[str, type[RunDialog]] = {
