@@ -288,7 +288,59 @@ def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str
     assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", "stalled in training")
     stop.ask(why, "enough")
     verdict = judge(137, stop, seen(*STEPS), None, "")
-    assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, "enough")
+    cost = "; the trainer did not stop, and was killed; nothing was saved, steps 1 to 39 are lost (39 steps)"
+    then = "it has no checkpoint" if why is Why.CANCEL else "the next attempt starts at the beginning, step 0"
+    told = "enough" if why is Why.LOST else f"enough{cost}; {then}"
+    assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, told)
+
+
+AT_35 = (
+    "steps 31 to 35 are lost (5 steps), as SIGTERM ended it before it saved; the next attempt starts at step 30"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "progress", "newest", "words"),
+    [
+        (0, seen("step 40/90 loss 1"), 40, ""),
+        (143, seen("step 40/90 loss 1"), 39, ""),  # it counts from 0, or was at the next one
+        (0, seen(), None, ""),  # whoever prints no steps and saves elsewhere
+        (137, seen("step 40/90 loss 1"), 40, "the trainer did not stop, and was killed"),
+        (
+            143,
+            seen("step 35/90 loss 1"),
+            30,
+            AT_35,
+        ),
+        (
+            0,
+            seen("step 31/90 loss 1", start=30),
+            None,
+            "nothing was saved, step 31 is lost (1 step); the next attempt starts at step 30",
+        ),
+        (
+            143,
+            seen(),
+            None,
+            "nothing was saved; the next attempt starts at the beginning, step 0",
+        ),
+        (0, seen("step 5/90 loss 1", start=30), None, ""),  # its counter restarts: nobody can tell
+    ],
+)
+def test_a_stop_says_what_it_cost(code: int, progress: Progress, newest: int | None, words: str) -> None:
+    stop = Stop()
+    stop.ask(Why.DRAIN, "drained by root")
+    verdict = judge(code, stop, progress, newest, "")
+    assert verdict.message == "; ".join(filter(None, ("drained by root", words)))
+
+
+def test_a_stop_that_nobody_waits_for_and_one_that_left_something_unpublished_say_so() -> None:
+    stop = Stop()
+    stop.ask(Why.DRAIN, "drained by root")
+    assert judge(0, stop, seen(*STEPS), 20, "", "no room", kept=True).message == "drained by root, but no room"
+    assert "for want of host memory" in judge(137, stop, seen(*STEPS), 20, "", oom=True).message
+    stop.hurry()
+    assert "killed, as nothing was waited for" in judge(137, stop, seen(*STEPS), 20, "").message
 
 
 def test_what_it_said_is_in_the_message() -> None:

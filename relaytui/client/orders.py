@@ -81,7 +81,8 @@ def _words(answer: Answer, kind: OrderKind, run: RunRow, order: OrderRow | None)
         case Answer.UNANSWERED:
             return f"{holder} has not answered yet whether it can {kind} {run_id}"
     if kind is OrderKind.DRAIN:
-        return f"{run_id} is draining: {holder} saves, publishes and lets go"
+        later = f"`relay-tui events {run_id}` shows what was saved"
+        return f"{run_id} is draining: {holder} asks the trainer to save and stop, publishes that and lets go; {later}"
     if kind is OrderKind.CANCEL:
-        return f"{run_id} is cancelled once {holder} has saved and stopped"
+        return f"{run_id} is cancelled once its trainer, which {holder} asks to save and stop, has stopped"
     return f"{holder} takes it" + (f": {said}" if said else "")

@@ -32,7 +32,7 @@ from relay_agent.guardian import EARLY
 from relay_agent.link.link import Link
 from relay_agent.outcome.retry import Retries
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import Verdict, given_back, judge, never_started, volume_failed
+from relay_agent.outcome.verdict import Verdict, describe, given_back, judge, never_started, volume_failed
 from relay_agent.output.beside import Beside
 from relay_agent.output.follow import Follower
 from relay_agent.output.printed import last_lines
@@ -276,7 +276,7 @@ class Attempt:
         ticking.cancel()
         looking.cancel()
         data = {"code": str(code), "leftovers": str(leftovers)}
-        self.tell.event("trainer.exited", f"the trainer exited with {code}", data)
+        self.tell.event("trainer.exited", f"the trainer {describe(code)}", data)
         publisher.close()
         await asyncio.wait({publishing})  # a publish that has begun is not cut off
         if not self._stop.lost:

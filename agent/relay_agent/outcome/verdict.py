@@ -10,6 +10,7 @@ from pathlib import Path
 
 from relay_agent.outcome.endings import signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
+from relay_agent.outcome.unsaved import cost
 from relay_agent.output.progress import Progress
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import Outcome
@@ -80,7 +81,9 @@ def _judged(
             own = own or int(Exit.LEASE)
         if not own and stop.why is Why.SIGNAL:
             own = stop.exit_code
-        return Verdict(_stopped(stop), own, step, stop.message, code, _ending(stop))
+        return Verdict(
+            _stopped(stop), own, step, _with_cost(code, stop, progress, newest, unpublished, oom), code, _ending(stop)
+        )
     if code != 0:
         told = tell(code, lines, oom=oom, stepped=progress.first is not None)
         message = f"the trainer {describe(code)} at step {step}"
@@ -113,6 +116,22 @@ def _judged(
     if unpublished:
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"{message}, but {unpublished}", code, "unpublished")
     return Verdict(Outcome.COMPLETED, 0, step, message, code, ending)
+
+
+def _with_cost(
+    code: int, stop: Stop, progress: Progress, newest: int | None, unpublished: str, oom: bool
+) -> str:  # fmt: skip
+    """Why it was stopped, and what that cost: a stop that saved nothing must not read like one that did."""
+    if stop.lost or stop.why is Why.AGAIN:  # its successor has its line; what is wrong with it has words of its own
+        return stop.message
+    if unpublished:
+        return f"{stop.message}, but {unpublished}"
+    reached = progress.step if progress.first is not None else None
+    words = cost(
+        code, hurried=stop.hurried.is_set(), oom=oom, start=progress.start, reached=reached, newest=newest,
+        goes_on=stop.why is not Why.CANCEL,
+    )  # fmt: skip
+    return "; ".join(filter(None, (stop.message, words)))
 
 
 def given_back(message: str, step: int, code: int) -> Verdict:
