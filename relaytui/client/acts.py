@@ -38,6 +38,9 @@ def cancels(row: RunRow) -> tuple[str, ...]:
 
 def forces(row: RunRow, left: float | None, *, pod_gone: bool) -> tuple[str, ...]:
     """The last one says what the operator answers for, where `pod_gone`."""
+    if not row.status.active and row.holder is not None:
+        lost = f"{_holder(row)} has lost this run already and was told to stop"
+        return (f"{lost}: its epoch grows by one, and the next agent that asks gets it once that trainer is dead.",)
     if not row.status.active:
         return ("Nobody holds this run: its epoch grows by one, and the next agent that asks gets it.",)
     holder = _holder(row)

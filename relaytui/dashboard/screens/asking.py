@@ -18,6 +18,7 @@ LONGEST_TYPED = 24
 
 
 class DrainDialog(RunDialog):
+    act = "drain"
     title_text = "Drain"
     verb = "Drain"
 
@@ -32,7 +33,9 @@ class DrainDialog(RunDialog):
 
 
 class CancelDialog(RunDialog):
+    act = "cancel"
     title_text = "Cancel"
+    keep = "Keep it"
     verb = "Cancel the run"
     variant = "error"
 
@@ -48,6 +51,7 @@ class CancelDialog(RunDialog):
 
 
 class RequeueDialog(RunDialog):
+    act = "requeue"
     title_text = "Requeue"
     verb = "Requeue"
     variant = "primary"
@@ -62,6 +66,7 @@ class RequeueDialog(RunDialog):
 
 
 class ForceDialog(RunDialog):
+    act = "force-acquire"
     title_text = "Force-acquire"
     verb = "Force-acquire"
     variant = "error"
@@ -101,11 +106,21 @@ class ForceDialog(RunDialog):
     def on_checkbox_changed(self) -> None:
         self.paint()
 
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._focus_typed()
+
+    def _focus_typed(self) -> None:
+        """Where a name is wanted, a hand that types at once finds its place; Enter does nothing before it is whole."""
+        if self.live:
+            self.query_one("#typed", Input).focus()
+
     def decide_again(self) -> None:
+        super().decide_again()
         if self.there:
             self.query_one("#typed", Input).value = ""
             self.query_one("#gone", Checkbox).value = False
-        super().decide_again()
+            self._focus_typed()
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
         pod_gone = self.pod_gone and row.status.active
@@ -121,9 +136,6 @@ class ForceDialog(RunDialog):
 
 
 DIALOGS: dict[str, type[RunDialog]] = {
-    "drain": DrainDialog,
-    "cancel": CancelDialog,
-    "force-acquire": ForceDialog,
-    "requeue": RequeueDialog,
+    dialog.act: dialog for dialog in (DrainDialog, CancelDialog, ForceDialog, RequeueDialog)
 }
 """By the id of the act."""

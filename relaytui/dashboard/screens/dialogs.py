@@ -17,6 +17,7 @@ from relaytui.client.acts import lease_left
 from relaytui.dashboard.format import ago, duration
 from relaytui.dashboard.glyphs import run_status
 from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.refusals import OF_RUN
 from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import folded
 from relaytui.wire.errors import RelayError
@@ -26,7 +27,7 @@ from relaytui.wire.text import clean
 if TYPE_CHECKING:
     from relaytui.dashboard.app import DashboardApp
 
-HINT = "tab next · ⏎ press · esc cancel"
+HINT = "tab next · ⏎ press · esc {keep}"
 
 
 Paragraph = Sequence[Piece]
@@ -87,6 +88,8 @@ class Dialog(ModalScreen[None]):
         Binding("ctrl+c,ctrl+q", "app.quit", show=False),
     ]
     AUTO_FOCUS = "#cancel"
+    keep = "Cancel"
+    """What the button says that does nothing."""
     PARTS: ClassVar[tuple[str, ...]] = ("#facts", "#buttons Button")
 
     @property
@@ -101,7 +104,7 @@ class Dialog(ModalScreen[None]):
     def box(self, title: str) -> VerticalScroll:
         """The frame around all of it."""
         made = VerticalScroll(id="dialog", can_focus=False)
-        made.border_title, made.border_subtitle = title, HINT
+        made.border_title, made.border_subtitle = title, HINT.format(keep=self.keep.lower())
         return made
 
     def action_cancel(self) -> None:
@@ -112,8 +115,10 @@ class Dialog(ModalScreen[None]):
 
 
 class RunDialog(Dialog):
-    """An act on one run, decided on the epoch that was shown; if that changed, it is refused and shown anew."""
+    """An act on one run, decided on the epoch that was shown; if that changes, it is shown anew and decided again."""
 
+    act = ""
+    """Its id in the table of actions."""
     title_text = ""
     verb = ""
     variant = "warning"
@@ -124,6 +129,8 @@ class RunDialog(Dialog):
         self.row = row
         self._busy = False
         self._error: list[Piece] = []
+        self._refused = ""
+        """Why it cannot be done any more; empty where it can."""
 
     def compose(self) -> ComposeResult:
         left = lease_left(self.row, self.relay.mirror.now)
@@ -134,7 +141,7 @@ class RunDialog(Dialog):
             yield from self.compose_typed()
             yield from self.compose_choices()
             with Horizontal(id="buttons"):
-                yield Button("Cancel", id="cancel", compact=True)
+                yield Button(self.keep, id="cancel", compact=True)
                 yield Button(self.verb, id="go", variant=self.variant, compact=True)  # type: ignore[arg-type]
             yield Prose(id="error")
 
@@ -152,31 +159,43 @@ class RunDialog(Dialog):
     def current(self) -> RunRow | None:
         return self.relay.mirror.runs.get(self.row.run_id)
 
-    @property
-    def changed(self) -> bool:
-        current = self.current()
-        return current is None or current.epoch != self.row.epoch
-
     def paint(self) -> None:
         if not self.there:
             return
-        current = self.current()
-        if current is not None and not self.changed:
-            self.row = current
+        self._keep_up()
         row, left = self.row, lease_left(self.row, self.relay.mirror.now)
         self.query_one("#facts", Prose).say(*self.facts(row, left))
-        self.query_one("#consequence", Prose).say(*self.consequence(row, left))
-        error = self._error
-        if not error and self.changed:
-            where = f"epoch {current.epoch}, held by {clean(current.holder or 'nobody', 128)}" if current else "gone"
-            error = [Piece(f"This run changed meanwhile: now {where}. Confirming will ask anew.", "warn")]
-        self.query_one("#error", Prose).say(error)
-        self.query_one("#error").display = bool(error)
-        self.query_one("#go", Button).disabled = self._busy or not self.ready()
+        refused = [[Piece(self._sentence(self._refused), "warn")]] if self._refused else None
+        self.query_one("#consequence", Prose).say(*(refused or self.consequence(row, left)))
+        self.query_one("#error", Prose).say(self._error)
+        self.query_one("#error").display = bool(self._error)
+        self.query_one("#go", Button).disabled = self._busy or not self.can_go()
+
+    def _keep_up(self) -> None:
+        """All that is shown is of one state. While it is being done, what changes is its own doing."""
+        if self._busy:
+            return
+        current, before = self.current(), self.row
+        if current is None:
+            self._error = self._error or [Piece("This run is gone meanwhile.", "warn")]
+            return
+        refused, self.row = self._refused, current
+        self._refused = OF_RUN[self.act](current)
+        if current.epoch != before.epoch:
+            where = f"epoch {current.epoch}, held by {clean(current.holder or 'nobody', 128)}"
+            self._error = [Piece(f"This run changed meanwhile: now {where}. Decide anew.", "warn")]
+        if current.epoch != before.epoch or (self._refused and not refused):
+            self.decide_again()
+
+    @staticmethod
+    def _sentence(words: str) -> str:
+        return clean(f"{words}.", 300)
 
     def facts(self, row: RunRow, left: float | None) -> list[list[Piece]]:
         holder = clean(row.holder or "", 128)
-        held = Piece(holder, "strong") if holder and row.status.active else Piece("nobody")
+        held = Piece(holder, "strong") if holder else Piece("nobody")
+        if holder and not row.status.active:
+            held = Piece(f"nobody; {holder} was told to stop")
         silent = None if row.reported_at is None else self.relay.mirror.now - row.reported_at
         report = f"last report {ago(silent)}" if silent is not None else "" if row.step else "nothing reported yet"
         return [
@@ -200,6 +219,9 @@ class RunDialog(Dialog):
         """Whether all that is asked for was given."""
         return True
 
+    def can_go(self) -> bool:
+        return not self._refused and self.ready()
+
     # -- doing it -------------------------------------------------------------------------------------------------
 
     def on_input_changed(self) -> None:
@@ -207,7 +229,7 @@ class RunDialog(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """On to what is asked for still; where nothing is, to the button that does it."""
-        if self.ready():
+        if self.can_go():
             self.query_one("#go", Button).focus()
         elif event.input.id == "why":
             self.focus_next()
@@ -218,7 +240,7 @@ class RunDialog(Dialog):
 
     @on(Button.Pressed, "#go")
     def _go(self) -> None:
-        if not self._busy and self.ready():
+        if not self._busy and self.can_go():
             self._busy = True
             self._error = []
             self.paint()
