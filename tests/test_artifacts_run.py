@@ -66,6 +66,9 @@ def test_a_pod_with_an_empty_volume_goes_on_from_the_store(rig: Rig) -> None:
     rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="more steps")
     shutil.rmtree(rig.volume)
     rig.volume.mkdir()
+    unaware = rig.agent(mock("--steps", 12, *flags), "pod-b")
+    assert unaware.wait() == 2, "it trains nothing, and says where the checkpoint is"
+    assert "the commander has step_00000010 in the artifact store: set ARTIFACTS to final" in unaware.says()
     second = rig.agent(mock("--steps", 12, *flags), "pod-b", ARTIFACTS="final")
     assert second.wait() == 0, second.says()
     assert "resuming from step_00000010 at step 10" in second.says()

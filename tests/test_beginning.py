@@ -34,13 +34,16 @@ def ref(done: Published, epoch: int) -> CheckpointRef:
 
 
 def begin(
-    run: RunFolder, epoch: int, newest: CheckpointRef | None, missing: str = "ask", *, healthy: bool = False
-) -> tuple[str | None, Told]:
+    run: RunFolder, epoch: int, newest: CheckpointRef | None, missing: str = "ask", *, healthy: bool = False,
+    artifacts: str = "none", hf_repo: str = "",
+) -> tuple[str | None, Told]:  # fmt: skip
     """Name of what it resumes from, and what was told."""
     told = Told()
 
     async def resume() -> str | None:
-        settings: Any = SimpleNamespace(on_missing_checkpoint=missing, run_id=run.run_id)
+        settings: Any = SimpleNamespace(
+            on_missing_checkpoint=missing, run_id=run.run_id, artifacts=artifacts, hf_repo=hf_repo
+        )
         tenure: Any = SimpleNamespace(lease=SimpleNamespace(epoch=epoch))
         teller: Any = told
         begun = Beginning(settings, run, newest, 3, "mock", tenure, teller, Stop(), healthy)
@@ -65,6 +68,27 @@ def test_another_checkpoint_of_the_same_name_is_not_the_newest(tmp_path: Path) -
     assert (name, told.kinds()) == ("step_00000060", ["checkpoint.missing"])
     assert begin(one, 3, newest, "restart")[0] is None
     assert begin(other, 3, newest)[0] == "step_00000060"
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "words"),
+    [
+        ({"stored": True}, {}, "the commander has step_00000060 in the artifact store: set ARTIFACTS to final"),
+        ({"hub": "step-60"}, {}, "step_00000060 is on the Hub as step-60: set HF_REPO to that repository"),
+        ({"stored": True, "hub": "step-60"}, {"artifacts": "final", "hf_repo": "me/run"}, "mount the volume"),
+        ({}, {}, "mount the volume"),
+    ],
+)
+def test_who_has_the_missing_one_is_said(
+    tmp_path: Path, more: dict[str, Any], settings: dict[str, str], words: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    done = put(new_run(tmp_path / "a", 1), 1, 60)
+    newest = CheckpointRef(done.name, done.step, 1, done.manifest_sha256, **more)
+    with pytest.raises(RelayError, match="is not on this volume; no whole one is here") as refused:
+        begin(new_run(tmp_path, None), 3, newest, **settings)
+    assert refused.value.hint.startswith(words)
+    assert "or set ON_MISSING_CHECKPOINT to restart" in refused.value.hint
 
 
 def test_the_same_one_is_known_by_its_manifest_whoever_told_of_it(tmp_path: Path) -> None:

@@ -176,8 +176,10 @@ def test_a_hub_out_of_reach_holds_up_no_new_run_and_hides_no_old_one(lost: RunFo
     shelf.fails[""] = UNREACHED
     assert begin(run, None, shelf) == (None, [("restore.failed", begin(run, None, shelf)[1][0][1])])
     for rule in ("ask", "older", "restart"):
-        with pytest.raises(RelayError, match="cannot be reached") as refused:
+        said = "not on this volume; no whole one is here; .*cannot be reached. see to that and start the agent again$"
+        with pytest.raises(RelayError, match=said) as refused:
             begin(run, ref(five, 3), shelf, rule)
+        assert refused.value.hint == "see to that and start the agent again"
         assert (refused.value.code, refused.value.exit_code) == ("hub_unreached", 69)
 
 

@@ -47,13 +47,15 @@ class RunConfig(Struct, frozen=True):
     hf_push_on_improve: bool
 
 
-class CheckpointRef(Struct, frozen=True):
-    """The newest checkpoint the commander knows of in the run's line."""
+class CheckpointRef(Struct, frozen=True, omit_defaults=True):
+    """The newest checkpoint the commander knows of in the run's line, and where there are copies of it."""
 
     name: Id
     step: Count
     epoch: Epoch
     manifest: str
+    stored: bool = False  # whole in the commander's artifact store
+    hub: ShortText = ""  # its tag on the Hub
 
 
 # -- agent to commander ------------------------------------------------------------------------------------------

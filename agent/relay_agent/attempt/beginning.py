@@ -139,15 +139,28 @@ class Beginning:
         hint = "mount the volume that has it or put a whole copy back, or set ON_MISSING_CHECKPOINT to "
         hint += "older or restart" if resume or found.older else "restart to train from the beginning"
         if unreached:
-            hint = "see to that and start the agent again; without HF_REPO the Hub is not asked"
+            hint = "see to that and start the agent again"
+        hint = self._copies() + hint
         return RelayError(
             "hub_unreached" if unreached else "checkpoint_missing",
             f"the newest checkpoint of run {self._settings.run_id} cannot be resumed from: "
-            + "; ".join(filter(None, (lost, found.words)))
-            + f" ({here})",
+            + "; ".join(filter(None, (lost, here, found.words))),
             hint,
             exit_code=Exit.UNAVAILABLE if unreached else Exit.USAGE,
         )
+
+    def _copies(self) -> str:
+        """Where the commander knows of a copy, and this pod was not told to look: a hint to begin with."""
+        newest, places = self._newest, []
+        if newest is not None and newest.stored and self._settings.artifacts == "none":
+            places.append(
+                f"the commander has {newest.name} in the artifact store: set ARTIFACTS to final to go on from it"
+            )
+        if newest is not None and newest.hub and not self._settings.hf_repo:
+            places.append(
+                f"{newest.name} is on the Hub as {newest.hub}: set HF_REPO to that repository to go on from it"
+            )
+        return "".join(f"{place}; or " for place in places)
 
     async def _choose(self) -> Resume | None:
         check = self._stop.unless_asked

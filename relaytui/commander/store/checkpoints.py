@@ -7,6 +7,7 @@ from msgspec.structs import astuple
 from relaytui.commander.store.changes import CheckpointSaved
 from relaytui.commander.store.columns import columns, record, select
 from relaytui.commander.store.writer import Tx
+from relaytui.wire.artifacts import ArtifactKind
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.rows import CheckpointRow
 
@@ -14,6 +15,7 @@ _COLUMNS = columns(CheckpointRow)
 _GET = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND name = ?")
 _NEWEST = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NULL ORDER BY id DESC LIMIT 1")
 _INSERT = f"INSERT INTO checkpoints ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - ours
+_STORED = "SELECT 1 FROM artifacts WHERE run_id = ? AND kind = ? AND name = ? AND manifest_sha256 = ? AND damaged = ''"
 BY_RUN = select("checkpoints", _COLUMNS, "WHERE run_id = ? ORDER BY id DESC LIMIT 1000")
 
 
@@ -39,7 +41,10 @@ def newest(tx: Tx, run_id: str) -> CheckpointRow | None:
 def reference(tx: Tx, run_id: str) -> CheckpointRef | None:
     """The newest that an agent can be held to: one that an original worker named has no manifest of ours."""
     row = newest(tx, run_id)
-    return None if row is None or not row.manifest else CheckpointRef(row.name, row.step, row.epoch, row.manifest)
+    if row is None or not row.manifest:
+        return None
+    stored = tx.execute(_STORED, (run_id, ArtifactKind.CHECKPOINT, row.name, row.manifest)).fetchone() is not None
+    return CheckpointRef(row.name, row.step, row.epoch, row.manifest, stored, row.hub)
 
 
 def add(tx: Tx, row: CheckpointRow) -> int:
