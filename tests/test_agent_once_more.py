@@ -11,6 +11,8 @@ from agent_rig import Rig, eventually, mock, rigged
 from checkpoint_kit import new_run
 
 from relay_agent.attempt.once_more import make_way
+from relay_agent.attempt.rejoin import known_to
+from relay_agent.spool.lane import Mark
 from relay_agent.volume.volume import Claim, RunFolder, claim
 
 QUICK = {"RETRIES": "2", "RETRY_BACKOFF": "0.1"}
@@ -113,3 +115,13 @@ def test_what_the_try_before_left_gets_a_number(tmp_path: Path) -> None:
         assert not run.log(1).with_suffix(".exit").exists(), "how the next one ends nobody knows yet"
         assert not (run.staging(1) / ".seen.json").exists()
         assert not (pod / "ended").exists()
+
+
+def test_a_log_is_read_on_from_where_its_own_lines_were_known() -> None:
+    """Another trainer of the same attempt has printed before this one, and what was read of it may be known alone."""
+    assert known_to(None, 1) == Mark(0, 1)
+    assert known_to(Mark(700, 9), 1) == Mark(700, 9)
+    assert known_to(None, 13) == Mark(0, 13)
+    assert known_to(Mark(700, 9), 13) == Mark(0, 13)
+    assert known_to(Mark(700, 13), 13) == Mark(0, 13), "where the log before this one ended"
+    assert known_to(Mark(50, 14), 13) == Mark(50, 14)

@@ -17,7 +17,7 @@ from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.last_word import last_word
 from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
-from relay_agent.attempt.rejoin import Rejoining, replay
+from relay_agent.attempt.rejoin import Rejoining, known_to, replay
 from relay_agent.attempt.sending import Sending, forking_of, restoring_of
 from relay_agent.attempt.standing import Standing
 from relay_agent.attempt.telling import Teller
@@ -91,6 +91,7 @@ class Attempt:
         self._departure = departure
         self._ended = False
         self._retried = False
+        self._first_line = 1  # its number, of this trainer's
         self._background = Background()
         self.epoch = holding.lease.epoch
         self.journal = Journal(folder, settings.worker_id, clock)
@@ -203,6 +204,7 @@ class Attempt:
             return Verdict.before_start(self._stop, step)
         follower = self._follower(step)
         if once_more and (mark := self._holding.spool.telemetry.mark) is not None:
+            self._first_line = mark.line
             follower.begin_log(mark.line)
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
         taking = self._taking(follower)
@@ -226,7 +228,9 @@ class Attempt:
         forked = await asyncio.to_thread(is_fork, self._folder, note.resume)
         publisher = self._publisher(note.resume_step, note.resume, follower, self._taking(follower), forked)
         log = self._folder.log(self.epoch)
-        mark = await replay(log, self._holding.spool.telemetry.mark, follower)
+        self._first_line = note.line
+        mark = known_to(self._holding.spool.telemetry.mark, note.line)
+        await replay(log, mark, follower)
         trainer = Supervised(log, follower.feed, follower.skip, mark.offset, taken_over=True)
         await rejoining.join(trainer)
         if rejoining.found.line is not None:
@@ -321,7 +325,7 @@ class Attempt:
     def _note(self, resume: str | None, resume_step: int, *, started: bool = True) -> Path | None:
         return self._holding.note(
             self._pod, self._settings, self._folder, self._launch, self._incarnation, resume, resume_step,
-            started=started,
+            self._first_line, started=started,
         )  # fmt: skip
 
     async def _end(self, verdict: Verdict) -> None:

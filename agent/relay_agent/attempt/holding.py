@@ -65,6 +65,7 @@ class Holding:
         incarnation: str,
         resume: str | None,
         resume_step: int,
+        line: int,
         *,
         started: bool = True,
     ) -> Path | None:
@@ -93,6 +94,7 @@ class Holding:
                 start=start_of(os.getpid()),
                 binding=pod.binding(folder),
                 started=started,
+                line=line,
             )
             pod.write(folder, note)
         except OSError as error:

@@ -75,9 +75,16 @@ class Rejoining:
         self._stop.ask(Why.CHANGED, "its command, mode or volume was changed")
 
 
-async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:
-    """Let `follower` know what an earlier agent knew from the log up to `mark`. Where to go on from."""
-    mark = mark or Mark(0, 1)
+def known_to(mark: Mark | None, line: int) -> Mark:
+    """How far an earlier agent is known to have read a log whose first line is number `line`. What it noted last may be
+    lost with the end of its spool, and be about the log of the trainer before then."""
+    if mark is None or (mark.line <= line and line > 1):
+        return Mark(0, line)
+    return mark
+
+
+async def replay(log: Path, mark: Mark, follower: Follower) -> None:
+    """Let `follower` know what an earlier agent knew from the log up to `mark`, and go on from there."""
     at = max(0, mark.offset - REPLAY)
     while at < mark.offset:
         data = await asyncio.to_thread(printed.read, log, at, min(guardian.CHUNK, mark.offset - at))
@@ -87,4 +94,3 @@ async def replay(log: Path, mark: Mark | None, follower: Follower) -> Mark:
         follower.replay(data)
         await asyncio.sleep(0)
     follower.go_on(mark)
-    return mark

@@ -22,7 +22,7 @@ from relaytui.wire.bounds import Token
 from relaytui.wire.clock import Clock
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import RelayError
-from relaytui.wire.ids import Epoch, Id
+from relaytui.wire.ids import Epoch, Id, Seq
 from relaytui.wire.messages import RunConfig
 
 VERSION = 2
@@ -63,6 +63,8 @@ class Note(Struct, frozen=True):
     binding: Binding
     started: bool = True
     """False: noted with the grant; there is no trainer yet."""
+    line: Seq = 1
+    """The number of the first line that this trainer printed: another one of the same attempt may have been before."""
 
     def __repr__(self) -> str:
         return f"Note(run_id={self.run_id!r}, epoch={self.epoch})"  # no token
