@@ -501,7 +501,9 @@ def test_drained_and_exited_0_is_0(rig: Rig) -> None:
 
 def test_an_exit_without_a_step_says_so(rig: Rig) -> None:
     assert rig.agent("echo hello").wait() == 0
-    assert "exited 0 without a step seen" in rig.run()["message"]
+    run = rig.run()
+    assert "exited 0 without a step seen" in run["message"]
+    assert (run["status"], run["attempts"][0]["ending"]) == ("completed", "no_step")
 
 
 def test_half_a_first_checkpoint_leaves_a_cold_start(rig: Rig) -> None:

@@ -260,7 +260,10 @@ def seen(*lines: str, start: int = 0, total: int | None = None) -> Progress:
         (seen(start=19, total=100), None, False, "failed", "zero_steps", "at step 19 of 100, where it resumed"),
         (seen(start=100, total=100), None, True, "completed", "zero_steps", "reached step 100 of 100"),
         (seen(start=19), 29, True, "completed", "completed", "reached step 29"),
-        (seen(), None, False, "completed", "completed", "exited 0 without a step seen"),
+        # a beginning of which nothing was seen: trained in words that nobody here knows, or nothing done
+        (seen(), None, False, "completed", "no_step", "exited 0 without a step seen, and no checkpoint came of it"),
+        (seen(), 10, False, "completed", "completed", "reached step 10"),
+        (seen(total=10), None, False, "failed", "finished_early", "exited 0 at step 0 of 10"),
     ],
 )
 def test_exit_0_is_not_finished(

@@ -42,6 +42,7 @@ def _table(*rows: tuple[str, str, Again]) -> dict[str, Ending]:
 
 ENDINGS = _table(
     ("completed", "it reached its last step", Again.NEVER),
+    ("no_step", "it ended well, and nothing was seen of it", Again.NEVER),
     ("finished_early", "it ended well before its last step", Again.AT_ONCE),
     ("zero_steps", "it ended well without a step of its own", Again.NEVER),
     ("unpublished", "it ended well, and what it saved could not be published", Again.NEVER),
@@ -79,7 +80,9 @@ ENDINGS = _table(
 )
 """By name."""
 
-STOPPED = frozenset({"completed", "preempted", "cut_off", "drained", "cancelled", "superseded", "not_started"})
+STOPPED = frozenset(
+    {"completed", "no_step", "preempted", "cut_off", "drained", "cancelled", "superseded", "not_started"}
+)
 """No failings of a trainer: what happens to the run then is not a question of retries."""
 CAN_BE_SET = tuple(name for name in ENDINGS if name not in STOPPED)
 """In RETRY_ON and NO_RETRY_ON."""

@@ -107,7 +107,7 @@ def _judged(
             words = f"{message}: it ran nothing. If there was nothing left to do, TARGET_STEPS says so"
             return Verdict(Outcome.FAILED, int(Exit.FAILED), step, words, code, ending)
     elif progress.first is None and newest is None and total is None:
-        message = "exited 0 without a step seen"
+        message, ending = f"exited 0 without a step seen, and no checkpoint came of it: {_UNSEEN}", "no_step"
     elif progress.first is not None and progress.first < progress.start:
         message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
     if unpublished and kept:  # the run's work is done and safe: whoever takes it up again has only that left to do
@@ -171,6 +171,7 @@ def _ending(stop: Stop) -> str:
     return stop.ending if stop.why is Why.AGAIN else _ENDINGS.get(stop.why or Why.SIGNAL, "preempted")
 
 
+_UNSEEN = "it trained in words that Relay does not know, or did nothing"
 _KILLED = ("killed", "oom_killed")
 """They are the words of SIGKILL; a process of it may have had that, and it another end."""
 _ENDINGS = {
