@@ -15,6 +15,7 @@ from agent_rig import AGENT, SECRET, Rig
 from relay_agent.artifacts.examine import examined
 from relay_agent.config import load
 from relay_agent.link.contact import StoreRoom
+from relay_agent.trainer import foreseen
 from relay_agent.trainer.command import Launch, exec_trouble
 
 
@@ -165,8 +166,8 @@ def test_https_to_a_commander_that_speaks_http_is_named(commander: Rig) -> None:
         ("exec python-that-is-nowhere train.py", "python-that-is-nowhere"),
         ("A=1 B='2 3' nothing-here --x", "nothing-here"),
         ("nothing-here;true", "nothing-here"),
-        ("exec sh train.sh", None),
-        ("cd /nowhere && ./train", None),  # bash's own word
+        ("exec sh train.sh", "train.sh in "),
+        ("cd /nowhere && ./train", "folder /nowhere"),
         ("if true; then x; fi", None),
         ("./not-there", None),  # its folder is the pod's affair
         ("$PROGRAM train.py", None),
@@ -181,7 +182,43 @@ def test_the_command_is_not_tried_and_where_it_would_run_is_said(
     assert report["ok"], "a look cannot tell"
     assert launcher["level"] == ("warn" if missing else "ok")
     assert f"SLIME_SFT_CMD is for bash in {Path.cwd()}; the command itself was not tried" in launcher["why"]
-    assert missing is None or f"there is no {missing} on the PATH" in launcher["why"]
+    place = "" if missing and (" in " in missing or "folder" in missing) else " on the PATH"
+    assert missing is None or f"there is no {missing}{place}" in launcher["why"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("exec python3 nosuch.py --x 1", "there is no nosuch.py in {here}"),
+        ("exec python3 -u nosuch.py", "there is no nosuch.py in {here}"),
+        ("python3 train.py", ""),
+        ("cd sub && python3 train.py", "there is no train.py in {here}/sub"),
+        ("cd sub\nexec python3 inner.py", ""),
+        ("set -e; export A=1; cd nope && exec python3 train.py", "there is no folder {here}/nope"),
+        ("torchrun --nproc-per-node 2 nosuch.py", "there is no nosuch.py in {here}"),
+        ("python3 -m nosuch", ""),
+        ("python3 -c 'print(1)'", ""),
+        ("python3 $SCRIPT", ""),
+        ("cd $WHERE && python3 nosuch.py", ""),
+        ("cd nope || python3 train.py", ""),
+        ("python3 'no end", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_command_names_and_is_not_there_is_foreseen(
+    command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "train.py").touch()
+    (tmp_path / "sub" / "inner.py").touch()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("python3", "torchrun"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    assert foreseen.missing(command) == words.format(here=tmp_path)
 
 
 @pytest.mark.parametrize(("secret", "warned"), [("fifteen-letters", True), ("sixteen-letters-", False)])

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shlex
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -25,6 +24,7 @@ from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
 from relay_agent.secret_words import learn, of, scrub
 from relay_agent.trainer.command import exec_trouble, find_launch, pod_environment, refuse_too_large
+from relay_agent.trainer.foreseen import missing
 from relay_agent.volume.volume import probe
 from relay_agent.watchdog import spying
 from relaytui.wire.codec import encode
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from relay_agent.sending.examined import Word
 
 MAX_SKEW = 5.0
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _BARE = re.compile(r"\$\{?RELAY_RESUME_ARGS")
-_PLAIN = re.compile(r"[\w+][\w.+-]{0,200}", re.ASCII)
 
 
 class Level(StrEnum):
@@ -124,10 +122,11 @@ def _launcher(settings: Settings) -> Check:
     if len(launch.argv) == 1:
         return _ok("launcher", launch.argv[0])
     untried = f"{launch.name} is for bash in {_here()}; the command itself was not tried"
-    if (program := _missing_program(launch.argv[-1])) is None:
-        return _ok("launcher", untried)
-    where = "that the trainer gets (without the agent's own virtual environment)"
-    return _warn("launcher", f"{untried}, and there is no {program} on the PATH {where}", "name it with its folder")
+    if gone := missing(launch.argv[-1]):
+        return _warn(
+            "launcher", f"{untried}, and {gone}", "name it with its folder, or put it there before the agent starts"
+        )
+    return _ok("launcher", untried)
 
 
 def _words(settings: Settings) -> Iterator[Check]:
@@ -151,25 +150,6 @@ def _here() -> str:
         return str(Path.cwd())
     except OSError:
         return "a folder that is not there any more"
-
-
-def _missing_program(command: str) -> str | None:
-    """The plain name that a command begins with, where bash would find nothing of that name; None: nothing to say."""
-    words = shlex.shlex(command, posix=True, punctuation_chars=True)
-    words.whitespace_split = True
-    try:
-        first = next((word for word in words if word != "exec" and not _ASSIGNMENT.match(word)), "")
-    except ValueError:  # quotes that only bash makes out
-        return None
-    if not _PLAIN.fullmatch(first):
-        return None
-    known = ["bash", "-c", 'type -t -- "$1"', "bash", first]
-    env = {name: value for name, value in pod_environment(os.environ).items() if name != "BASH_ENV"}
-    try:
-        found = subprocess.run(known, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return first if found.returncode == 1 else None
 
 
 def _volume(settings: Settings) -> list[Check]:
