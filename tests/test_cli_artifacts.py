@@ -13,8 +13,11 @@ from artifact_kit import content, flip, sha, some, stored_files
 from cli_kit import Served
 
 from relaytui.archive.pack import Pack
+from relaytui.cli import artifact_files
 from relaytui.cli.group import cli
 from relaytui.shell.program import run
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.errors import RelayError
 
 Artifacts = Callable[..., tuple[int, str, str]]
 
@@ -57,7 +60,7 @@ def test_a_file_goes_there_and_comes_back(served: Served, artifacts: Artifacts, 
     assert goal.read_bytes() == source.read_bytes()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     code, _, err = artifacts("fetch", str(row["id"]), "--to", goal)
-    assert (code, "is there already" in err) == (2, True)
+    assert (code, "is there already. name another one (--to)" in err) == (2, True)
     (tmp_path / f".other.{row['sha256'][:12]}.part").write_bytes(b"not of it")
     code, _, err = artifacts("fetch", str(row["id"]), "--to", tmp_path / "other")
     assert (code, "is not what was stored" in err) == (1, True)
@@ -155,3 +158,14 @@ def test_what_goes_wrong_is_one_line(
     placed = [str(tmp_path / word) if (tmp_path / word).exists() else word for word in words]
     got, _, err = artifacts(*placed)
     assert (got, said in err, err.count("\n")) == (code, True, 1), err
+
+
+@pytest.mark.parametrize("option", ["--to", "--extract"])
+def test_a_place_that_is_taken_names_the_option_that_named_it(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ArtifactRow(2, "r", ArtifactKind.CHECKPOINT, "step_00000030", "0" * 64, 9, "pod-a", 0.0)
+    monkeypatch.setattr(artifact_files, "ask", lambda target, question: row)
+    with pytest.raises(RelayError) as told:
+        artifact_files.fetch.main(["2", option, str(tmp_path), "--state", "/nowhere"], standalone_mode=False)
+    assert told.value.hint == f"name another one ({option})"

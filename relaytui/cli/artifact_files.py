@@ -56,7 +56,8 @@ def fetch(target: Target, artifact_id: int, to: Path | None, folder: Path | None
     if folder is not None and row.kind is not ArtifactKind.CHECKPOINT:
         raise usage(f"artifact {row.id} ({row.name}) is a plain file", "fetch it without --extract")
     goal = folder or to or Path(_file_name(row))
-    _new(goal)
+    option = "--extract" if folder is not None else "--to"
+    _new(goal, option)
     part = goal.with_name(f".{goal.name}.{row.sha256[:12]}.part")
     _bring(target, row, part)
     files = None
@@ -65,7 +66,7 @@ def fetch(target: Target, artifact_id: int, to: Path | None, folder: Path | None
             files = len(_unpacked(archive, folder, row.size, row.sha256).files)
         part.unlink()
     else:
-        _new(goal)
+        _new(goal, option)
         part.rename(goal)
     if as_json:
         print_json({"artifact": row, "path": printable(goal), "files": files})
@@ -126,9 +127,9 @@ def _opened(part: Path) -> BinaryIO:
     return os.fdopen(handle, "r+b")
 
 
-def _new(path: Path) -> None:
+def _new(path: Path, option: str) -> None:
     if os.path.lexists(path):
-        raise usage(f"{path} is there already", "name another one (--to)")
+        raise usage(f"{path} is there already", f"name another one ({option})")
     if not path.parent.is_dir():
         raise usage(f"{path}: there is no folder {path.parent}", "make it first, or name another place")
 
@@ -144,7 +145,7 @@ def extract_(file: Path, to: Path | None, as_json: bool) -> None:
     outside of the folder, nothing larger than it says. With --json one object: path, files, bytes, sha256.
     """
     goal = to or file.with_name(file.name.removesuffix(".tar.zst"))
-    _new(goal)
+    _new(goal, "--to")
     with _plain(file) as archive:
         done = _unpacked(archive, goal, os.fstat(archive.fileno()).st_size, None)
     if as_json:
