@@ -108,3 +108,38 @@ def test_who_was_told_to_stop_and_may_still_train_is_named() -> None:
     (said,) = forces(row, None, pod_gone=False)
     assert said.startswith("pod-a has lost this run already")
     assert "Nobody holds" not in said
+
+
+# -- words in the corner -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (60, 16)])
+async def test_words_lie_neither_on_the_head_of_a_run_nor_on_the_selected_one(
+    commander: ScriptedCommander, size: tuple[int, int]
+) -> None:
+    """Name, state, holder and epoch were covered just when an order had been given."""
+    async with dashboard(commander, size=size) as rig:
+        await ask(rig, "down")
+        await rig.shows(NAME[:8])
+
+        def seen(*widgets: str) -> list[tuple[str, str]]:
+            """Of these, what the terminal shows in their place, and what they drew."""
+            lines, shown = rig.text.splitlines(), []
+            for name in widgets:
+                region = rig.app.screen.query_one(name).region
+                drawn = [
+                    strip.text.rstrip() for strip in rig.app.screen.query_one(name).render_lines(region.reset_offset)
+                ]
+                shown.append(("\n".join(line.rstrip() for line in lines[region.y : region.bottom]), "\n".join(drawn)))
+            return shown
+
+        for widgets, keys in ((["#peek"] if size[1] >= 24 else [], "down"), (["#head"], "enter")):
+            await rig.press(keys)
+            rig.app.NOTIFICATION_TIMEOUT = 60
+            await rig.becomes(lambda widgets=widgets: all(rig.app.screen.query(name) for name in widgets))  # type: ignore[misc]
+            rig.app.say("a word that is long enough for several lines " * 3)
+            rig.app.say("and another one that is long enough for some " * 3)
+            text = await rig.shows("and another")
+            assert text
+            await rig.becomes(lambda widgets=widgets: all(a == b for a, b in seen(*widgets)))  # type: ignore[misc]
+            await rig.shows("and another")

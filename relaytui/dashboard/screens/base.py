@@ -57,6 +57,12 @@ class RelayScreen(Screen[None]):
         can = [action for action in bar_actions(self.places()) if self.relay.can(action.id)]
         self.query_one(KeyBar).show_actions([(action, on_top) for action in can])
 
+    def words_below(self, row: int) -> None:
+        """What is said in the corner begins there, and leaves what is above to be read."""
+        for rack in self.query("ToastRack"):
+            if rack.styles.margin.top != row:
+                rack.styles.margin = (row, 0, 0, 0)
+
     @property
     def can_go_back(self) -> bool:
         """Whether escape does anything here."""

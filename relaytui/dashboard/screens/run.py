@@ -123,6 +123,7 @@ class RunScreen(RelayScreen):
         for widget in (head, chart, log, attempts, checkpoints, artifacts):
             widget.set_stale(stale)
         head.refresh_content()
+        self.words_below(head.region.bottom)
         chart.show(picture.curve(METRIC))
         log.notice = self._log_notice()
         log.follow_buffer(picture.log)
