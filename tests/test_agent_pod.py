@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
+import subprocess
 from pathlib import Path
 
 import pytest
 from checkpoint_kit import Crash, FaultyDisk
+from msgspec.structs import replace
 
+from relay_agent import guardian
 from relay_agent.checkpoints.disk import Disk
 from relay_agent.pod.pod import DONE, Note, Pod, read_note
 from relay_agent.pod.takeover import backlog, look
@@ -126,6 +130,24 @@ def test_what_cannot_be_noted_as_done_ends_nothing(tmp_path: Path) -> None:
     here.done(folder)
     here.done(folder)
     assert (folder / DONE).exists()
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["it runs", "killed with its guardian"])
+def test_a_trainer_of_another_run_is_told_of_only_where_something_of_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], runs: bool
+) -> None:
+    here = pod(tmp_path)
+    folder = here.make_folder("run-2", 1)
+    guard = f"run-2.1.{secrets.token_hex(8)}.y"
+    here.write(folder, replace(note(here, folder), run_id="run-2", guard=guard))
+    (folder / guardian.SOCKET).touch()
+    env = {**os.environ, guardian.MARKER: guard if runs else "another"}
+    with subprocess.Popen(["sleep", "60"], env=env) as trainer:
+        assert backlog(here, "run-1", None) == []
+        trainer.kill()
+    said = capsys.readouterr().err
+    assert ("a trainer of run run-2 may still run on this pod" in said) is runs
+    assert folder.exists(), "what it left is for an agent of its run"
 
 
 def test_an_attempt_of_another_run_that_has_just_begun_is_left_alone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -18,7 +19,7 @@ from commander_kit import FakeClock
 
 from relay_agent.guardian import cgroup
 from relay_agent.outcome.retry import Failure, Policy, Retries, Tries, after, choose
-from relay_agent.outcome.stop import Stop
+from relay_agent.outcome.stop import Stop, Why
 from relay_agent.outcome.verdict import Verdict
 from relay_agent.volume.volume import open_run
 from relaytui.wire.status import Outcome
@@ -130,6 +131,17 @@ async def crash(kept: Retries, epoch: int, told: Any, ending: str = "crash") -> 
     await kept.load()
     verdict = Verdict(Outcome.FAILED, 1, 5, "it failed", 1, ending, printed=5)
     return (await kept.settle(verdict, Stop(), epoch, told)).message
+
+
+async def test_a_retry_is_told_once_and_its_words_stay_true(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, told, stop = retries(tmp_path), Told(), Stop()
+    message = await crash(kept, 1, told)
+    assert re.fullmatch(r"it failed; retry 1 of 3 after \d+ s", message), "it is read when the pause is long over"
+    stop.ask(Why.SIGNAL, "enough")
+    assert not await kept.hold_off(stop, told)  # type: ignore[arg-type]
+    assert re.search(r"retry 1 of 3 in \d+ s: it failed$", capsys.readouterr().err.strip())
 
 
 async def test_what_was_tried_is_known_to_whoever_comes_next(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_crashes_that_are_tried_again_count_too(kit: Kit, clock: FakeClock
 async def test_a_run_that_is_tried_again_says_which_attempt_it_is_and_why(kit: Kit) -> None:
     first = await kit.agent()
     await first.acquire("run-1")
-    words = "the trainer exited with 1 at step 120: out of GPU memory; retry 1 of 3 in 8 s"
+    words = "the trainer exited with 1 at step 120: out of GPU memory; retry 1 of 3 after 8 s"
     await first.state(started(100), ended("crashed", 120, message=words, ending="cuda_oom", exit_code=1))
     run = await kit.run("run-1")
     assert (run["status"], run["message"]) == ("queued", words)

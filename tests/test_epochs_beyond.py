@@ -102,10 +102,12 @@ def test_a_volume_with_claims_asks_nobody_and_heeds_what_was_noted(tmp_path: Pat
     assert noted(run.hf) == 0
 
 
-def test_a_hub_that_cannot_be_asked_is_said_and_holds_up_nobody(tmp_path: Path, reached: list[Any]) -> None:
+@pytest.mark.parametrize("named", [f"me/{RUN}", "me/{run_id}"])
+def test_a_hub_that_cannot_be_asked_is_said_and_holds_up_nobody(tmp_path: Path, reached: list[Any], named: str) -> None:
     reached.append(Trouble("unreachable", "the Hub cannot be reached", "transient"))
     said: list[str] = []
-    assert granted(new_run(tmp_path, None), Link(), settings(), said) == 1
+    assert granted(new_run(tmp_path, None), Link(), settings(named), said) == 1
+    assert said[0].startswith(f"me/{RUN} cannot be asked"), "as it is on the Hub"
     assert "cannot be asked which attempts have pushed there: the Hub cannot be reached; it is asked again" in said[0]
 
 

@@ -33,7 +33,9 @@ class Beyond:
         if not repo:
             return 0
         from relay_agent.hub.attempts import noted  # who has nothing there loads nothing of it
+        from relay_agent.hub.layout import repo_of
 
+        repo = repo_of(repo, self._settings.run_id)
         known, empty = 0, False
         with suppress(OSError):
             known = await asyncio.to_thread(noted, self._folder.hf)

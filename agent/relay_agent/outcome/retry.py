@@ -188,13 +188,13 @@ class Retries:
         before = self._tries
         tries = changed(after(before, failure, verdict.printed, verdict.published), epoch=epoch)
         choice = Choice()
+        self._last = clean(verdict.message, 300)
         if failed:
             choice = choose(self._policy, verdict.ending, tries, self._rng)
             verdict = _with(verdict, choice)
             if not choice.number:  # the end; whoever queues it again means it
                 tries = changed(tries, since=())
         self._tries, self._next = tries, choice
-        self._last = clean(verdict.message, 300)
         if tries != changed(before, epoch=epoch):
             await self._note(tries, tell)
         return verdict
@@ -218,7 +218,7 @@ def _with(verdict: Verdict, choice: Choice) -> Verdict:
     if choice.number and not choice.limit:
         return replace(verdict, outcome=Outcome.CRASHED)
     if choice.number:
-        when = f"in {choice.wait:.0f} s" if choice.wait >= 1 else "at once"
+        when = f"after {choice.wait:.0f} s" if choice.wait >= 1 else "at once"  # it is read later, too
         words = f"{verdict.message}; retry {choice.number} of {choice.limit} {when}"
         return replace(verdict, outcome=Outcome.CRASHED, message=words)
     words = f"{verdict.message}; not tried again: {choice.why}" if choice.why else verdict.message

@@ -127,7 +127,8 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
             if pod.agent_lives(note):
                 continue
             if note.run_id != run_id:
-                if (folder / guardian.SOCKET).exists() and not (folder / guardian.ENDED).exists():
+                open_ended = (folder / guardian.SOCKET).exists() and not (folder / guardian.ENDED).exists()
+                if open_ended and _may_run(note.guard):
                     say(f"a trainer of run {note.run_id} may still run on this pod: an agent of that run takes it over")
                 continue
             stop_leftovers(note.guard)
@@ -138,6 +139,11 @@ def backlog(pod: Pod, run_id: str, found: Found | None) -> list[Spool]:
         else:
             spools.append(spool)
     return spools
+
+
+def _may_run(guard: str) -> bool:
+    """Whether something of a trainer lives; also where nobody can tell."""
+    return not Path("/proc/self").exists() or bool(guardian.tree(guard))
 
 
 def _set_aside(pod: Pod, folder: Path, run_id: str) -> None:
