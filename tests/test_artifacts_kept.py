@@ -250,6 +250,23 @@ async def test_an_operator_deletes_and_the_history_says_who(kit: Kit, state: Pat
     assert stored_files(state) == []
 
 
+async def test_the_manifest_of_a_checkpoint_that_is_deleted_goes_with_it(kit: Kit, state: Path) -> None:
+    """It stayed behind, and nothing could be made of it. One that another checkpoint has, and people's files, stay."""
+    store, manifest = await pod(kit), some(20, 2)
+    seal = {"manifest_sha256": sha(manifest), "step": 1}
+    await store.put(some(10, 9), "notes.json", kind="file")
+    await store.put(manifest, "checkpoint.manifest.json", kind="file", **seal)
+    first = await store.put(some(30, 3), "step_00000001", **seal)
+    again = await store.put(some(40, 4), "step_00000001.e00000002", **seal)
+    await store.ask("DELETE", f"/{first['id']}", role="operator")
+    assert await store.names() == ["notes.json", "checkpoint.manifest.json", "step_00000001.e00000002"]
+    await store.ask("DELETE", f"/{again['id']}", role="operator")
+    assert await store.names() == ["notes.json"]
+    assert stored_files(state) == [sha(some(10, 9))]
+    last = (await kit.events("run-1"))[-1]
+    assert (last["kind"], last["data"]["name"]) == ("artifact.deleted", "checkpoint.manifest.json")
+
+
 async def test_who_listens_sees_what_comes_is_damaged_and_goes(kit: Kit, state: Path) -> None:
     store, feed, data = await pod(kit), await kit.feed(), some(CHUNK)
     row = await store.put(data)

@@ -312,18 +312,21 @@ class ArtifactStore:
         raise RelayError("damaged", message, hint, status=409)
 
     async def delete(self, artifact: int, by: str, why: str) -> ArtifactRow:
-        """RelayError 404."""
+        """A checkpoint's manifest goes with it. RelayError 404."""
 
-        def unit(tx: Tx) -> ArtifactRow:
+        def unit(tx: Tx) -> tuple[ArtifactRow, list[ArtifactRow]]:
             row = store.get(tx, artifact)
             if row is None:
                 raise unknown_artifact(artifact)
             self._remove_in(tx, row, by, why or f"{row.kind} {row.name} deleted by {by}")
-            return row
+            beside = store.manifests_of_none(tx, row)
+            for manifest in beside:
+                self._remove_in(tx, manifest, by, f"the manifest of {row.name}, which is deleted")
+            return row, beside
 
         async with self.placing:
-            row = await self._relay.run(unit)
-            await self._collect([row.sha256])
+            row, beside = await self._relay.run(unit)
+            await self._collect([each.sha256 for each in (row, *beside)])
         return row
 
     def _remove_in(self, tx: Tx, row: ArtifactRow, by: str, message: str) -> None:

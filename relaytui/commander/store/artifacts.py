@@ -68,6 +68,19 @@ def rivals(tx: Tx, row: ArtifactRow) -> list[ArtifactRow]:
     return [row_of(each) for each in tx.execute(_OF_KIND, (row.run_id, row.kind))]
 
 
+def manifests_of_none(tx: Tx, gone: ArtifactRow) -> list[ArtifactRow]:
+    """What agents stored beside a checkpoint that is gone: files that are its manifest and say so, while no other
+    checkpoint of that run has the same one."""
+    manifest = gone.manifest_sha256
+    if gone.kind is not ArtifactKind.CHECKPOINT or manifest is None:
+        return []
+    others = (row_of(each) for each in tx.execute(_OF_KIND, (gone.run_id, ArtifactKind.CHECKPOINT)))
+    if any(row.manifest_sha256 == manifest for row in others):
+        return []
+    beside = (row for row in of_content(tx, manifest) if row.run_id == gone.run_id)
+    return [row for row in beside if row.kind is ArtifactKind.FILE and row.manifest_sha256 == manifest]
+
+
 def checkpoints(tx: Tx) -> list[ArtifactRow]:
     """Of all runs, stored first, first."""
     return [row_of(row) for row in tx.execute(_CHECKPOINTS, (ArtifactKind.CHECKPOINT,))]
