@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from relay_agent.cli import start
 from relay_agent.config import KEYS, load
 from relay_agent.trainer import command as trainer
 from relay_agent.trainer.command import Launch, find_launch, pod_environment, refuse_too_large, trainer_environment
@@ -45,6 +46,13 @@ def test_the_environment_is_above_the_file(tmp_path: Path) -> None:
     assert (settings.commander_url, settings.run_id, settings.mode) == ("http://file:1", "from-env", "rl")
     assert settings.hf_dry_run is False
     assert settings.hf_repo == ""
+
+
+def test_the_example_file_is_printed_and_the_help_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(["example"]) == 0
+    assert capsys.readouterr().out == (ROOT / "agent" / "run.example.yaml").read_text()
+    assert start(["--help"]) == 0
+    assert "`relay-agent example` explains every key" in capsys.readouterr().out
 
 
 def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel: Path) -> None:
         "relay_agent/launchers/launch_rl.sh",
         "relay_agent/launchers/char_lm.py",
         "relay_agent/guardian/__main__.py",
+        "relay_agent/run.example.yaml",
         "relaytui/themes/relay-dark.toml",
         "relaytui/dashboard/dashboard.tcss",
         "relaytui/py.typed",
@@ -63,6 +64,7 @@ def test_installed_in_an_empty_environment_it_runs_from_an_empty_folder(wheel: P
 
     assert run("relay-tui", "--version").stdout.startswith("relay-tui 0.")
     assert run("relay-agent", "--version").stdout.startswith("relay-agent 0.")
+    assert run("relay-agent", "example").stdout == (ROOT / "agent" / "run.example.yaml").read_text()
     themes = run("python", "-c", "from relaytui.dashboard.themes import load_themes; print(load_themes())")
     assert "relay-light" in themes.stdout, themes.stderr
     done = run("relay-tui", "demo", "--headless", "--seconds", "60", "--steps", "40", "--json")

@@ -18,7 +18,7 @@ Set in the environment, or in run.yaml (environment wins):
   RUN_ID  MODE          the run to train; sft or rl
   WORKER_ID             a name for this pod, in lists and history (HOSTNAME)
   RELAY_L1_ROOT         where the volume is mounted (/mnt/relay)
-  RELAY_RUN_CONFIG      path of run.yaml; run.example.yaml explains every key
+  RELAY_RUN_CONFIG      path of run.yaml; `relay-agent example` explains every key
   TRAIN_CMD             a trainer of your own (SLIME_SFT_CMD, SLIME_RL_CMD: of one mode)
   HF_REPO  HF_TOKEN     where checkpoints are kept on the Hugging Face Hub; HF_DRY_RUN=false sends them
   ARTIFACTS             final, every or best: which go to the commander's artifact store
@@ -82,6 +82,18 @@ def doctor(config: Path | None, as_json: bool) -> int:
 
     checks = asyncio.run(examine(config))
     return print_checks(checks, as_json)
+
+
+@cli.command(short_help="Print a run.yaml that explains every key.")
+def example() -> None:
+    """Print a run.yaml that explains every key.
+
+    `relay-agent example > run.yaml` begins one of your own; RELAY_RUN_CONFIG names it.
+    """
+    package = Path(__file__).resolve().parent
+    name = "run.example.yaml"  # in an installed package, or in `agent/` of a checkout
+    found = next(path for path in (package / name, package.parent / name) if path.is_file())
+    click.echo(found.read_text(encoding="utf-8"), nl=False)
 
 
 def as_told(error: RelayError) -> RelayError:

@@ -120,7 +120,7 @@ def _unusable(path: Path, what: str) -> RelayError:
     return RelayError(
         "bad_config_file",
         f"{_printable(path)} {what}",
-        f"{CONFIG_VARIABLE} names the file; see run.example.yaml",
+        f"{CONFIG_VARIABLE} names the file; `relay-agent example` prints one",
         exit_code=Exit.USAGE,
     )
 
