@@ -125,11 +125,9 @@ async def test_words_lie_neither_on_the_head_of_a_run_nor_on_the_selected_one(
         def seen(*widgets: str) -> list[tuple[str, str]]:
             """Of these, what the terminal shows in their place, and what they drew."""
             lines, shown = rig.text.splitlines(), []
-            for name in widgets:
-                region = rig.app.screen.query_one(name).region
-                drawn = [
-                    strip.text.rstrip() for strip in rig.app.screen.query_one(name).render_lines(region.reset_offset)
-                ]
+            for widget in map(rig.app.screen.query_one, widgets):
+                region = widget.region
+                drawn = [strip.text.rstrip() for strip in widget.render_lines(region.reset_offset)]
                 shown.append(("\n".join(line.rstrip() for line in lines[region.y : region.bottom]), "\n".join(drawn)))
             return shown
 
