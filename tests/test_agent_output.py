@@ -6,12 +6,14 @@ import math
 import random
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from commander_kit import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay_agent.attempt.spoken import Spoken
 from relay_agent.output.follow import Follower
 from relay_agent.output.health import MAX_STRETCHES, Health
 from relay_agent.output.lines import LINE_BYTES, Lines, Lot
@@ -29,6 +31,23 @@ def lines_of(*chunks: bytes, now: float = 0.0) -> list[str]:
     lines = Lines()
     lots = [lot for chunk in chunks for lot in lines.feed(chunk, now)]
     return shown_of(lots + lines.finish())
+
+
+def test_the_pods_own_log_says_how_far_it_is_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    clock, reports = FakeClock(), list[Any]()
+    follower = Follower(Progress(), clock, Spoken(reports.append, clock), lambda mark: None, lambda: None)
+    for step in range(1, 125):
+        follower.feed(b"step %d/200 loss %.3f\n" % (step, 4 - step / 100))
+        clock.advance(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "relay-agent: step 1 of 200, loss 3.99",
+        "relay-agent: step 61 of 200, loss 3.39",
+        "relay-agent: step 121 of 200, loss 2.79",
+    ]
+    assert sum(isinstance(report, Step) for report in reports) == 124, "and all are handed on"
+    Spoken(reports.append, clock)(Step(0.0, 7))
+    assert capsys.readouterr().err == "relay-agent: step 7\n"
 
 
 def test_lines_come_whole_however_they_were_cut() -> None:

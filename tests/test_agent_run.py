@@ -21,6 +21,9 @@ def test_a_run_from_first_to_last(rig: Rig) -> None:
     assert agent.wait() == 0, agent.says()
     run = rig.run()
     assert (run["status"], run["step"], run["total"], run["published"]) == ("completed", 20, 20, 4)
+    told = [line for line in agent.says().splitlines() if line.startswith("relay-agent: published ")]
+    assert [line.split()[2] for line in told] == [f"step_{step:08d}," for step in (5, 10, 15, 20)]
+    assert "relay-agent: step 1 of 20, loss " in agent.says()
     assert run["loss"] < run["first_loss"]
     (attempt,) = run["attempts"]
     assert (attempt["outcome"], attempt["exit_code"], attempt["last_step"]) == ("completed", 0, 20)

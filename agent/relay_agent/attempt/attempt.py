@@ -19,6 +19,7 @@ from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.rejoin import Rejoining, known_to, replay
 from relay_agent.attempt.sending import Sending, forking_of, restoring_of
+from relay_agent.attempt.spoken import Spoken
 from relay_agent.attempt.standing import Standing
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
@@ -382,7 +383,8 @@ class Attempt:
 
     def _follower(self, step: int) -> Follower:
         note, wake = self._holding.spool.telemetry.note, self._link.wake
-        return Follower(progress_of(self._settings, step), self._clock, self._sending.feeding(), note, wake)
+        report = Spoken(self._sending.feeding(), self._clock)
+        return Follower(progress_of(self._settings, step), self._clock, report, note, wake)
 
     def _publisher(
         self, step: int, name: str | None, follower: Follower, taking: Taking, forked: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from relay_agent.checkpoints.publish import Published
+from relay_agent.process import say
 from relay_agent.secret_words import scrub
 from relay_agent.spool.spool import Spool
 from relay_agent.volume.journal import Journal
@@ -46,6 +47,7 @@ class Teller:
             reports.Published(self._clock.wall(), done.name, done.step, done.bytes, done.files, done.manifest_sha256)
         )
         said = f"{done.name}, {counted(done.bytes, 'byte')}"
+        say(f"published {said}")
         self.event("checkpoint.published", said, {"name": done.name}, send=False)
         self.journal.state()
         for hear in self.on_published:
