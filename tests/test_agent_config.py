@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from relay_agent.cli import start
+from relay_agent.commands import cli
 from relay_agent.config import KEYS, load
 from relay_agent.trainer import command as trainer
 from relay_agent.trainer.command import Launch, find_launch, pod_environment, refuse_too_large, trainer_environment
@@ -48,11 +49,10 @@ def test_the_environment_is_above_the_file(tmp_path: Path) -> None:
     assert settings.hf_repo == ""
 
 
-def test_the_example_file_is_printed_and_the_help_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    assert start(["example"]) == 0
-    assert capsys.readouterr().out == (ROOT / "agent" / "run.example.yaml").read_text()
-    assert start(["--help"]) == 0
-    assert "`relay-agent example` explains every key" in capsys.readouterr().out
+def test_the_example_file_is_printed_and_the_help_says_how() -> None:
+    printed, told = (CliRunner().invoke(cli, [words]) for words in ("example", "--help"))
+    assert printed.output == (ROOT / "agent" / "run.example.yaml").read_text()
+    assert "`relay-agent example` explains every key" in told.output
 
 
 def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:
@@ -431,3 +431,18 @@ def test_what_only_looks_like_a_date_or_number_is_one_line(tmp_path: Path, text:
     path.write_text(f"COMMANDER_URL: http://127.0.0.1:1\n{text}\n")
     with contextlib.suppress(RelayError):
         load({}, path)
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("MOED: rl\nCKPT_KEEP_LAST_N: many\nRUN_ID: a\nRUN_ID: b\n")
+    with pytest.raises(RelayError) as refused:
+        load({"COMMANDER_URL": "http://c:1", "RELAY_STOP_GRACE": "soon"}, path)
+    said = str(refused.value)
+    for words in ("there is no key 'MOED' (did you mean MODE?)", "CKPT_KEEP_LAST_N", "RUN_ID is set twice"):
+        assert words in said
+    assert "the environment: RELAY_STOP_GRACE" in said
+    assert refused.value.exit_code == 2
+    path.write_text("".join(f"NO_SUCH_{letter}: 1\n" for letter in "ABCDEFGH"))
+    with pytest.raises(RelayError, match=r"and 3 more$"):
+        load({"COMMANDER_URL": "http://c:1"}, path)

@@ -257,18 +257,23 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
     if path is None:
         named = bool(environ.get(CONFIG_VARIABLE))
         path = Path(environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
-    values = run_yaml.read(path, named, _SPELLINGS)
+    troubles: list[RelayError] = []
+    values = run_yaml.read(path, named, _SPELLINGS, troubles)
     source = f"{path} and the environment" if values else "the environment"
     settings: dict[str, Any] = {}
     for key in KEYS:
         text = environ.get(key.name, "")
-        if text.strip():
-            settings[key.field] = _parse(key, text, f"the environment: {key.name}")
-        elif key.name in values:
-            where, value = values[key.name]
-            settings[key.field] = _parse(key, value, f"{path}: {where}")
-        else:
-            settings[key.field] = key.default
+        settings[key.field] = key.default
+        try:
+            if text.strip():
+                settings[key.field] = _parse(key, text, f"the environment: {key.name}")
+            elif key.name in values:
+                where, value = values[key.name]
+                settings[key.field] = _parse(key, value, f"{path}: {where}")
+        except RelayError as error:
+            troubles.append(error)
+    if troubles:
+        raise run_yaml.all_of(troubles)
     if settings["commander_url"] is None:
         settings["commander_url"] = ""
     if needs_url and not settings["commander_url"]:

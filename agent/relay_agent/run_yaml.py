@@ -16,14 +16,20 @@ MAX_FILE = 1 << 20
 MAX_TOKENS = 2000
 """Of YAML: some four for each key."""
 
+TOLD = 5
+"""Things that are wrong, at most, in one line."""
+
 _KEY_LIKE = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
 _WORD = re.compile(r"\w{1,80}", re.ASCII)
 _QUOTED = re.compile(r"'.{4,}'|\".{4,}\"", re.DOTALL)
 
 
-def read(path: Path, named: bool, spellings: Mapping[str, str]) -> dict[str, tuple[str, object]]:
+def read(
+    path: Path, named: bool, spellings: Mapping[str, str], troubles: list[RelayError]
+) -> dict[str, tuple[str, object]]:
     """Canonical name → (name as written, value). A file that nobody named may be missing. `spellings`: how a key may be
-    written → its canonical name. RelayError (exit 2) names file and key."""
+    written → its canonical name. What is wrong with single keys goes into `troubles`; RelayError where the file is
+    none. Each (exit 2) names file and key."""
     try:
         # Not blocking: a FIFO would wait for a writer, and only then say what it is.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
@@ -55,17 +61,24 @@ def read(path: Path, named: bool, spellings: Mapping[str, str]) -> dict[str, tup
             # A colon without a space makes one word of a key and its value, and braces make a key of a value.
             said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
             what = f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key"
-            raise RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE)
+            troubles.append(RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE))
+            continue
         if key in found:
-            raise RelayError(
-                "duplicate_key",
-                f"{path}: {key} is set twice ({found[key][0]}, {name})",
-                "keep one of them",
-                exit_code=Exit.USAGE,
-            )
+            twice = f"{path}: {key} is set twice ({found[key][0]}, {name})"
+            troubles.append(RelayError("duplicate_key", twice, "keep one of them", exit_code=Exit.USAGE))
+            continue
         if value is not None:
             found[key] = (name, value)
     return found
+
+
+def all_of(troubles: list[RelayError]) -> RelayError:
+    """Of several things that are wrong one line; who mends one should not find the next only then."""
+    if len(troubles) == 1:
+        return troubles[0]
+    told = [f"{each.message} ({each.hint})" if each.hint else each.message for each in troubles[:TOLD]]
+    more = [f"and {len(troubles) - TOLD} more"] if len(troubles) > TOLD else []
+    return RelayError(troubles[0].code, "; ".join(told + more), exit_code=Exit.USAGE)
 
 
 def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
