@@ -15,6 +15,7 @@ import pytest
 from cli_kit import RELAY, Served, clean_environment, relay
 from ports import free_port
 
+from relaytui.cli.lium import unreachable
 from relaytui.cli.serve import weak
 
 
@@ -413,6 +414,21 @@ def test_the_lium_recipe_is_shell_that_keeps_the_secret_out_of_argv(tmp_path: Pa
     ).stdout
     assert shown == f"{secret}|tiny|false|https://relay.example.org"
     assert "RELAY_L1_ROOT=/workspace" in done.stdout  # where a template of Lium's mounts its volume
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://127.0.0.1:8096", True),
+        ("https://localhost", True),
+        ("http://[::1]:8096", True),
+        ("http://0.0.0.0:8096", True),
+        ("http://10.1.2.3:8096", False),
+        ("https://localhost.example.org", False),
+    ],
+)
+def test_an_address_of_this_machine_alone_is_no_address_for_a_pod(url: str, warned: bool) -> None:
+    assert (f"{url} means the pod itself there: it needs a tunnel" in unreachable(url)) is warned
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ process list. So the variables travel as a file: written here with mode 600, cop
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import click
 import orjson
@@ -125,9 +127,24 @@ def print_lium_command(as_json: bool, **options: str | int | None) -> None:
     # What cannot be printed needs no advice: the data comes first.
     if said := weak(os.environ.get("RELAY_SHARED_SECRET", "").strip()):
         click.echo(said, err=True)
+    if said := unreachable(str(options["commander_url"])):
+        click.echo(said, err=True)
     if options["command"] is None:
         own = f"SLIME_{str(options['mode']).upper()}_CMD"
         click.echo(f"no --command: Relay's own small trainer runs there, unless the image sets {own}", err=True)
+
+
+def unreachable(url: str) -> str:
+    """What to say of an address that means the machine it is used on; empty of any other."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+        own = address.is_loopback or address.is_unspecified
+    except ValueError:
+        own = host == "localhost" or host.endswith(".localhost")
+    if not own:
+        return ""
+    return f"{url} means the pod itself there: it needs a tunnel to this commander, or another --commander-url"
 
 
 def lium_steps(
