@@ -36,7 +36,7 @@ def order(rig: Rig, kind: str, **more: object) -> None:
     rig.call(f"/api/runs/{rig.run_id}/{kind}", expected_epoch=1, why="a test", **more)
 
 
-BY_FILE = "asked by $RELAY_SAVE_FILE; if the trainer does not look for it, it saves as usual"
+BY_FILE = "$RELAY_SAVE_FILE made; a trainer that does not look for it saves as usual"
 
 
 def answers(rig: Rig) -> list[str]:
@@ -138,7 +138,7 @@ def test_a_trainer_is_asked_by_its_own_signal_and_nothing_else_of_it_gets_it(rig
     before = guardian.tree(rig.guard())
     order(rig, "save")
     eventually(lambda: rig.run()["newest_step"] == 7, "a checkpoint")
-    assert answers(rig) == [f"SIGUSR1 sent to 1 process of it, {BY_FILE}"]
+    assert answers(rig) == [f"SIGUSR1 sent to 1 process of the trainer, {BY_FILE}"]
     still = {pid for pid in before if pid in guardian.processes()}
     assert len(still) >= len(before) - 1, "what does not know the signal would have died of it"
     agent.process.kill()
@@ -149,7 +149,7 @@ def test_a_signal_that_nobody_handles_kills_nothing(rig: Rig) -> None:
     eventually(lambda: rig.run()["step"] >= 1, "a step")
     order(rig, "save")
     eventually(lambda: rig.run()["newest_step"], "a checkpoint, as it was asked by file as well")
-    assert answers(rig) == [f"nothing of it handles SIGUSR2, {BY_FILE}"]
+    assert answers(rig) == [f"nothing of the trainer handles SIGUSR2, {BY_FILE}"]
     agent.process.kill()
 
 
@@ -263,7 +263,9 @@ def test_from_the_shell(rig: Rig) -> None:
     eventually(lambda: rig.run()["step"] >= 1, "a step")
     asked = tui("save", rig.run_id)
     assert (asked.returncode, asked.stdout) == (0, ""), asked.stderr
-    assert asked.stderr.startswith("pod-a takes it: asked by $RELAY_SAVE_FILE"), asked.stderr
+    assert asked.stderr.startswith("pod-a answers: $RELAY_SAVE_FILE made; a trainer that does not look for it"), (
+        asked.stderr
+    )
     eventually(lambda: rig.run()["newest_step"], "a checkpoint")
     stale = tui("save", rig.run_id, "--expected-epoch", "0")
     assert stale.returncode == 75

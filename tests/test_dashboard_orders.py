@@ -40,7 +40,7 @@ async def test_what_the_agent_says_to_an_order_is_said(commander: ScriptedComman
             taken = OrderRow(7, NAME, 3, OrderKind(kind), "ada", "", NOW, accepted=True, message="at it, step 300")
             commander.answers["GET", f"/api/runs/{NAME}/orders/7"] = (200, {"order": taken})
             await rig.press(key)
-            said = await rig.shows("pod-a takes it: at it, step 300")
+            said = await rig.shows("pod-a answers: at it, step 300")
             assert "is asked" not in said, "one word for one key"
 
 

@@ -346,7 +346,7 @@ async def test_a_hub_that_never_answers_is_left_when_the_attempt_ends(tmp_path: 
     kit.put(100)
     kit.begin()
     await kit.until(lambda: kit.hub.sent)
-    assert kit.sync.now("me").message.startswith("it is at it")
+    assert kit.sync.now("me").message.startswith("it is syncing already")
     assert kit.task is not None
     kit.task.cancel()
     await asyncio.gather(kit.task, return_exceptions=True)

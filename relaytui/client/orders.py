@@ -85,4 +85,4 @@ def _words(answer: Answer, kind: OrderKind, run: RunRow, order: OrderRow | None)
         return f"{run_id} is draining: {holder} asks the trainer to save and stop, publishes that and lets go; {later}"
     if kind is OrderKind.CANCEL:
         return f"{run_id} is cancelled once its trainer, which {holder} asks to save and stop, has stopped"
-    return f"{holder} takes it" + (f": {said}" if said else "")
+    return f"{holder} answers: {said}" if said else f"{holder} does it"

@@ -156,7 +156,9 @@ class Orders:
             reached = await asyncio.to_thread(trainer.signal, self._signal)
             asked = reached > 0
             name, processes = self._signal.name, counted(reached, "process", "processes")
-            words.append(f"{name} sent to {processes} of it" if asked else f"nothing of it handles {name}")
+            words.append(
+                f"{name} sent to {processes} of the trainer" if asked else f"nothing of the trainer handles {name}"
+            )
         try:
             async with asyncio.timeout(VOLUME_ANSWERS):
                 await asyncio.to_thread(_ask_by_file, self._file)
@@ -164,7 +166,7 @@ class Orders:
             words.append(f"the file {self._file.name} could not be made: {error.strerror or 'the volume hangs'}")
         else:
             asked = True
-            words.append("asked by $RELAY_SAVE_FILE; if the trainer does not look for it, it saves as usual")
+            words.append("$RELAY_SAVE_FILE made; a trainer that does not look for it saves as usual")
         return Answer(asked, ", ".join(words)), reached > 0
 
     # -- answers -------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class HubSync(Sender):
         if wrong := self._trouble():
             return Answer(False, wrong)
         if self._busy:
-            return Answer(True, f"it is at it, {self.shown.words}")
+            return Answer(True, f"it is syncing already, {self.shown.words}")
         self.retry()
         dry = "" if self.sends else " (HF_DRY_RUN: it only says what it would send)"
         return Answer(True, f"syncing the newest checkpoint to {self._wish.where.repo}{dry}")
