@@ -273,6 +273,7 @@ def test_what_is_wrong_with_a_pod_ends_no_run(rig: Rig) -> None:
     assert lame.wait() == 2
     run = rig.run()
     assert (run["status"], run["attempts"][-1]["outcome"]) == ("queued", "preempted")
+    assert run["message"].startswith("the trainer was not started: "), "and not: preempted"
     assert "cannot be started" in run["message"]
     assert (rig.told()["status"], rig.told()["exit_code"]) == ("PREEMPTED", 2)
     assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), worker="pod-b").wait() == 0

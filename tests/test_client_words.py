@@ -6,13 +6,16 @@ import pytest
 from dashboard_fleet import run
 from scripted_commander import NOW
 
+from relay_agent.link.words import Words
 from relaytui.cli.runs import _run_cells
 from relaytui.client.acts import forced
-from relaytui.client.words import details, kept, rate_now, sentence, short_hashes, time_left
+from relaytui.client.words import details, how_it_ended, kept, rate_now, sentence, short_hashes, time_left
+from relaytui.dashboard import glyphs
 from relaytui.dashboard.screens.facts import pace
 from relaytui.dashboard.screens.lists import run_item
+from relaytui.wire.clock import SystemClock
 from relaytui.wire.rows import EventRow
-from relaytui.wire.status import RunStatus
+from relaytui.wire.status import Outcome, RunStatus
 
 HASH = "0123456789abcdef" * 4
 
@@ -70,3 +73,23 @@ def test_a_force_names_a_holder_only_where_there_is_one() -> None:
     assert over == "r: it is cancelled, at epoch 3; no agent gets it"
     event = EventRow(1, NOW, "lease.forced", "ada", "home", "r", 3, {"holder": "pod-1", "pod_gone": "no"})
     assert details(event) == ["last holder pod-1"]
+
+
+def test_an_attempt_that_never_had_a_trainer_was_not_preempted() -> None:
+    assert how_it_ended(Outcome.PREEMPTED, "not_started") == "never ran"
+    assert how_it_ended(Outcome.PREEMPTED, "preempted") == "preempted"
+    assert how_it_ended(Outcome.SUPERSEDED, "not_started") == "superseded"
+    assert how_it_ended(None, "") == "going on"
+    assert glyphs.outcome(Outcome.PREEMPTED, "not_started").text == "↯ never ran"
+
+
+def test_what_is_false_is_no_fact_to_tell() -> None:
+    event = EventRow(1, NOW, "hub.wish", "pod-1", "me/run: all files", "run", 1, {"dry_run": "false", "repo": "me/run"})
+    assert not any("dry" in each for each in details(event))
+
+
+def test_what_a_library_says_of_a_link_that_was_cut_is_said_plainly() -> None:
+    said: list[str] = []
+    raw = "no commander at http://c: ClientConnectionResetError: Cannot write to closing transport; trying again"
+    Words(SystemClock(), said.append).no_session(raw, at_once=True)
+    assert said == ["no commander at http://c: the connection was cut; trying again"]

@@ -9,7 +9,7 @@ import click
 from relaytui.cli.output import Column, laid_out, number, print_table, terminal_width
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
-from relaytui.client.words import ago, duration, kept, last_step_made, rate_now, stalled, time_left
+from relaytui.client.words import ago, duration, how_it_ended, kept, last_step_made, rate_now, stalled, time_left
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
 
@@ -132,7 +132,7 @@ def print_detail(detail: RunDetail) -> None:
                     attempt.worker,
                     str(attempt.started_step),
                     str(attempt.last_step),
-                    attempt.outcome.value if attempt.outcome else "going on",
+                    how_it_ended(attempt.outcome, attempt.ending),
                     attempt.ending or "-",
                     "-" if attempt.exit_code is None else str(attempt.exit_code),
                     attempt.message,

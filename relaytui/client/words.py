@@ -6,7 +6,7 @@ import math
 import re
 
 from relaytui.wire.rows import EventRow, RunRow
-from relaytui.wire.status import RunStatus
+from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean
 
 SENTENCES = {
@@ -21,7 +21,7 @@ NAMES = {("lease.forced", "holder"): "last holder"}  # it may have let go of the
 """Of data whose name says less, or more, than it means: by kind and name."""
 SAID_OTHERWISE = frozenset({"bytes", "worker"})
 _HASH = re.compile(r"(?<![0-9A-Za-z])([0-9a-f]{12})(?:[0-9a-f]{52}|[0-9a-f]{28})(?![0-9A-Za-z])")
-NOTHING = frozenset({"", "0", "no"})
+NOTHING = frozenset({"", "0", "no", "false"})
 
 
 def sentence(event: EventRow) -> str:
@@ -149,3 +149,10 @@ def held_off(until: float | None, now: float) -> str:
     if until is None or until <= now:
         return ""
     return f"restored: no new grants for another {math.ceil(until - now)} s, so that holders can come back"
+
+
+def how_it_ended(outcome: Outcome | None, ending: str) -> str:
+    """In a word. What never had a trainer gave the run back as a pod does that is taken away, and was not."""
+    if outcome is Outcome.PREEMPTED and ending == "not_started":
+        return "never ran"
+    return outcome.value if outcome is not None else "going on"

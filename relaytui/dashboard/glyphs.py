@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.link import LinkState
+from relaytui.client.words import how_it_ended
 from relaytui.dashboard.ink import Piece
 from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
 
@@ -56,11 +57,9 @@ def worker_status(status: WorkerStatus) -> Piece:
     return Piece(f"{glyph} {status.value}", ink)
 
 
-def outcome(value: Outcome | None) -> Piece:
-    if value is None:
-        return Piece("● going on", "state-running")
-    glyph, ink = _OUTCOME[value]
-    return Piece(f"{glyph} {value.value}", ink)
+def outcome(value: Outcome | None, ending: str = "") -> Piece:
+    glyph, ink = ("●", "state-running") if value is None else _OUTCOME[value]
+    return Piece(f"{glyph} {how_it_ended(value, ending)}", ink)
 
 
 def link_state(state: LinkState) -> Piece:

@@ -248,10 +248,9 @@ class Beginning:
             say(words)
             return
         self._tell.journal.latest_ckpt = resume.name
+        at = "" if resume.name == f"step_{resume.step:08d}" else f" at step {resume.step}"
         beside = "" if resume.on_line else ", which lies beside the line: nothing on it is whole"
-        self._tell.event(
-            "resume.checkpoint", f"from {resume.name} at step {resume.step}{beside}", {"name": resume.name}
-        )
+        self._tell.event("resume.checkpoint", f"from {resume.name}{at}{beside}", {"name": resume.name})
         say(f"resuming from {resume.name} at step {resume.step}")
         if not resume.healthy:
             before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"

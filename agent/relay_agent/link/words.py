@@ -15,6 +15,13 @@ MAX_NAMESAKES = 20
 """Hosts of other agents of our name that are told of, at most."""
 
 
+_PLAINLY = {
+    "ClientConnectionResetError: Cannot write to closing transport": "the connection was cut",
+    "Cannot write to closing transport": "the connection was cut",
+}
+"""What libraries say, and what it means."""
+
+
 class Words:
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
         self._clock = clock
@@ -25,6 +32,8 @@ class Words:
 
     def no_session(self, why: str, at_once: bool) -> None:
         """Another reason is said as it comes, the same one seldom."""
+        for raw, plain in _PLAINLY.items():
+            why = why.replace(raw, plain)
         now = self._clock.boot()
         self._said = {words: at for words, at in self._said.items() if now - at < SAY_EVERY}
         wait = SAY_EVERY if why == self._last else SAY_AGAIN

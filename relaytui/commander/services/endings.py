@@ -75,7 +75,8 @@ def end_run(
     runs.save_lease(tx, replace(lease, state=state))
     seen = rule.through or (rule.after if rule.after.ended else None)
     said = message or str(outcome)
-    text = said if seen is None or rule.through is None else f"{seen}: {said}"
+    plain = seen is None or rule.through is None or ending == "not_started"  # its pod was not taken away
+    text = said if plain else f"{seen}: {said}"
     run = runs.save(tx, change(run, cause, at, text))
     data = {"outcome": str(outcome), "worker": attempt.worker}
     if exit_code is not None:

@@ -45,7 +45,7 @@ def attempt_item(row: AttemptRow, last_step: int, now: float) -> Row:
     told = row.message if plain else f"{row.ending}: {row.message}"
     cells: tuple[Cell, ...] = (
         (Piece(str(row.epoch), "strong"),),
-        (outcome(row.outcome),),
+        (outcome(row.outcome, row.ending),),
         (Piece(f"{count(row.started_step)}→{count(last_step)}"),),
         (Piece(clean(row.worker, 128)),),
         (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),
