@@ -298,12 +298,15 @@ async def test_the_first_picture_fits_whatever_is_in_the_database(tmp_path: Path
         workers = {row["incarnation"] for row in shot["workers"]}
         agent = await kit.agent("late")  # what changes meanwhile is shown too
         await agent.acquire("fresh")
-        while len(runs) < 2_502 or len(workers) < 2_002:
-            message = await feed.hear()
-            if message["type"] == "run":
-                runs.add(message["run"]["run_id"])
-            elif message["type"] == "worker":
-                workers.add(message["worker"]["incarnation"])
+        async with asyncio.timeout(6 * DEADLINE):
+            while len(runs) < 2_502 or len(workers) < 2_002:
+                message = await feed.hear()
+                if message["type"] == "run":
+                    runs.add(message["run"]["run_id"])
+                elif message["type"] == "worker":
+                    workers.add(message["worker"]["incarnation"])
+                elif message["type"] == "worker_gone":  # so many that are away are forgotten before long
+                    workers.add(message["incarnation"])
         async with kit.session.get(
             kit.commander.url + "/api/events?run=run-1&limit=1000", headers=kit.headers("operator")
         ) as answer:
