@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from relaytui.cli.demo import left_out, stage
+from relaytui.cli.demo import _headless, left_out, stage
 from relaytui.cli.director import Director, Plan
 from relaytui.cli.fleet import Fleet
 from relaytui.client.endpoint import Endpoint
@@ -62,6 +65,26 @@ def test_what_it_did_not_come_to_is_said() -> None:
     assert left_out(80, ["pod-a", "pod-c"]) == []
     assert "not taken up again" in " ".join(left_out(80, ["pod-a"]))
     assert "not killed" in " ".join(left_out(None, ["pod-a"]))
+
+    assert "interrupted" in " ".join(left_out(None, ["pod-a"], "it was interrupted"))
+
+
+async def test_one_that_is_interrupted_prints_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def interrupted(director: Director, seconds: float | None) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Fleet, "start", lambda *_: None)
+    monkeypatch.setattr(Director, "run", interrupted)
+    with stage(tmp_path / "demo", 40, True) as (root, endpoint, fleet):
+        assert await _headless(root, endpoint, fleet, 60.0, True) == 130
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    assert (report["runs"], report["killed"]) == ([], None)
+    assert "it was interrupted before" in report["left_out"][0]
+    assert "interrupted" in said.err
 
 
 class Pods(Fleet):

@@ -40,6 +40,7 @@ LEASE_SECONDS = 6.0
 KEEP_LAST = 4
 REPORT_COLUMNS = (*map(Column, ("RUN", "STATUS", "STEP", "LOSS", "VERIFIED")), Column("ATTEMPTS", least=20))
 SFT, RL = "demo-sft", "demo-rl"
+TIME_OVER = "the time was over"
 VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 
 
@@ -148,20 +149,32 @@ async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float
     when = f"once {SFT} is {director.plan.kill_at * 100:.0f} % of its way and has two checkpoints"
     click.echo(f"training for up to {seconds:g} s; {VICTIM} is killed {when}, if that is within the time", err=True)
     acting = asyncio.create_task(director.run(seconds))
+    if not (interrupted := await _cut_short(acting)):
+        reporting = asyncio.create_task(_report(director))
+        interrupted = await _cut_short(reporting)
+    else:
+        click.echo("interrupted; this is how far it got, and the pods are stopped", err=True)
+        reporting = asyncio.create_task(_report(director, "it was interrupted"))
+        await _cut_short(reporting)
+    if not reporting.cancelled():
+        report = reporting.result()
+        if as_json:
+            print_json(report)
+        else:
+            _print_report(report)
+    return INTERRUPTED if interrupted else int(Exit.OK)
+
+
+async def _cut_short(task: asyncio.Task[Any]) -> bool:
+    """Whether a signal ended it; else it has ended by itself. Its own error is raised."""
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(signum, acting.cancel)
+        loop.add_signal_handler(signum, task.cancel)
     try:
-        await acting
+        await task
     except asyncio.CancelledError:
-        click.echo("interrupted; stopping the pods", err=True)
-        return INTERRUPTED
-    report = await _report(director)
-    if as_json:
-        print_json(report)
-    else:
-        _print_report(report)
-    return int(Exit.OK)
+        return True
+    return False
 
 
 def _live(root: Path, endpoint: Endpoint, fleet: Fleet, theme: str | None) -> int:
@@ -185,7 +198,7 @@ def _live(root: Path, endpoint: Endpoint, fleet: Fleet, theme: str | None) -> in
         thread.join(5)
 
 
-async def _report(director: Director) -> dict[str, Any]:
+async def _report(director: Director, ended: str = TIME_OVER) -> dict[str, Any]:
     """The demo's JSON object; see docs/demo.md for its fields."""
     async with CommanderClient(director.endpoint) as client:
         runs: list[dict[str, Any]] = []
@@ -233,18 +246,18 @@ async def _report(director: Director) -> dict[str, Any]:
         "events": dict(sorted(kinds.items())),
         "latency_ms": _percentiles(director.latencies),
         "killed": None if killed is None else {"worker": VICTIM, "run_id": SFT, "at_step": killed},
-        "left_out": left_out(killed, workers),
+        "left_out": left_out(killed, workers, ended),
         "torn": director.torn,
     }
 
 
-def left_out(killed_at_step: int | None, workers: list[str]) -> list[str]:
+def left_out(killed_at_step: int | None, workers: list[str], ended: str = TIME_OVER) -> list[str]:
     """What the demo is for and did not come to. `workers`: those of the victim's run, one an attempt."""
     if killed_at_step is None:
-        why = f"the time was over before {SFT} was 30 % of its way and had two checkpoints on it"
+        why = f"{ended} before {SFT} was 30 % of its way and had two checkpoints on it"
         return [f"{VICTIM} was not killed: {why}", f"{SFT} was not taken up again by {SPARE}"]
     if SPARE not in workers:
-        return [f"{SFT} was not taken up again by {SPARE}: the time was over before its lease ran out"]
+        return [f"{SFT} was not taken up again by {SPARE}: {ended} before its lease ran out"]
     return []
 
 
