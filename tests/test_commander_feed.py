@@ -12,6 +12,7 @@ import pytest
 from commander_kit import DEADLINE, FakeClock, Kit, ended, log, published, running, started, step, until
 
 from relaytui.commander.services import feed as feed_module
+from relaytui.commander.services import workers as workers_module
 
 
 @pytest.fixture
@@ -282,7 +283,11 @@ def stuffed(state: Path) -> None:
     db.close()
 
 
-async def test_the_first_picture_fits_whatever_is_in_the_database(tmp_path: Path) -> None:
+async def test_the_first_picture_fits_whatever_is_in_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "KEPT_OFFLINE", 10_000)  # as many that are away would be forgotten meanwhile
+    monkeypatch.setattr(workers_module, "FORGET_AFTER", float("inf"))
     state = tmp_path / "state"
     async with running(state) as kit:
         await (await kit.agent()).acquire("live")
@@ -305,8 +310,6 @@ async def test_the_first_picture_fits_whatever_is_in_the_database(tmp_path: Path
                     runs.add(message["run"]["run_id"])
                 elif message["type"] == "worker":
                     workers.add(message["worker"]["incarnation"])
-                elif message["type"] == "worker_gone":  # so many that are away are forgotten before long
-                    workers.add(message["incarnation"])
         async with kit.session.get(
             kit.commander.url + "/api/events?run=run-1&limit=1000", headers=kit.headers("operator")
         ) as answer:
