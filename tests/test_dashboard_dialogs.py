@@ -141,3 +141,18 @@ async def test_words_lie_neither_on_the_head_of_a_run_nor_on_the_selected_one(
             assert text
             await rig.becomes(lambda widgets=widgets: all(a == b for a, b in seen(*widgets)))  # type: ignore[misc]
             await rig.shows("and another")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+async def test_what_is_to_be_pasted_runs_no_word_of_a_comment(commander: ScriptedCommander, width: int) -> None:
+    commander.greeting = [snapshot([])]
+    program = "relay-tui --state /srv/a/folder/with-a-name/that-is-long/state"
+    for key in "12":
+        async with dashboard(commander, size=(width, 30), program=program) as rig:
+            await rig.press(key)
+            lines = [line.strip() for line in (await rig.shows("RELAY_SHARED_SECRET", "COMMANDER_URL")).splitlines()]
+            at = next(number for number, line in enumerate(lines) if line.startswith("# what"))
+            while "RELAY_SHARED_SECRET" not in lines[at]:
+                assert lines[at].startswith("# "), lines[at]
+                at += 1
+            assert not any("export" in line and "#" in line for line in lines)

@@ -158,7 +158,8 @@ def _no_runs(setting: Setting) -> Sequence[Sequence[Piece]]:
         (Piece("A run appears when an agent asks for it. On any machine that reaches this commander:", "muted"),),
         (),
         *_let_in(setting.url, setting.program),
-        (Piece("export RELAY_L1_ROOT=$HOME/relay-volume"), Piece("   # or where a volume is mounted", "muted")),
+        (Piece("# or where a volume is mounted", "muted"),),
+        (Piece("export RELAY_L1_ROOT=$HOME/relay-volume"),),
         (Piece("mkdir -p $RELAY_L1_ROOT; RUN_ID=first relay-agent"),),
         (),
         (Piece("or watch a whole fleet work here:  ", "muted"), Piece("relay-tui demo")),
@@ -170,7 +171,8 @@ def _let_in(url: str, program: str) -> Sequence[Sequence[Piece]]:
     here = "where the commander runs" if " --connect " in program else "here"
     token = "relay-tui" if " --connect " in program else program
     return (
-        (Piece("export RELAY_SHARED_SECRET=…   "), Piece(f"# what {token} token worker prints {here}", "muted")),
+        (Piece(f"# what {token} token worker prints {here}", "muted"),),
+        (Piece("export RELAY_SHARED_SECRET=…"),),
         (Piece(f"export COMMANDER_URL={url or 'http://…'}"),),
     )
 

@@ -351,11 +351,17 @@ class Table(Based, ScrollView, can_focus=True):
         return strip
 
     def _notice_lines(self, width: int) -> list[Sequence[Piece]]:
-        """What is wider goes on in the next line."""
+        """What is wider goes on in the next line; a shell's comment as one, as it may be pasted."""
         lines: list[Sequence[Piece]] = []
         for line in self._notice:
-            fits = sum(width_of(text) for text, _ in line) <= width
-            lines += [line] if fits else folded(line, width)
+            if sum(width_of(text) for text, _ in line) <= width:
+                lines.append(line)
+            elif line[0].text.startswith("# "):
+                mark = Piece("# ", line[0].ink)
+                rest = [line[0]._replace(text=line[0].text[2:]), *line[1:]]
+                lines += [[mark, *each] for each in folded(rest, width - 2)]
+            else:
+                lines += folded(line, width)
         return lines
 
     def _header(self, placed: list[_Placed], base: Style, width: int) -> Strip:
