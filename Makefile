@@ -13,8 +13,8 @@ help: ## this list
 venv: $(VENV)/.ready ## build .venv with Relay and the tools to work on it
 
 $(VENV)/.ready: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Relay into $(VENV) (once, a minute or so)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 2>$(VENV)/pip.log \
 	  || { cat $(VENV)/pip.log >&2; exit 1; }
 	@touch $@
@@ -29,8 +29,8 @@ test-real: venv .venv-real/.ready ## real trainers killed and resumed under the 
 	TEST_REAL=1 $(BIN)/python -m pytest tests/real -n 2 $(ARGS)
 
 .venv-real/.ready: tests/real/requirements.txt
-	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
 	@echo "installing the real trainers into .venv-real (once, some minutes, about 2 GB)" >&2
+	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
 	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check -r $< 2>.venv-real/pip.log \
 	  || { cat .venv-real/pip.log >&2; exit 1; }
 	@touch $@
