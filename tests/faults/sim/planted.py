@@ -122,8 +122,8 @@ BUGS: dict[str, Bug] = {
         ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {},
     ),
     "no dedupe": Bug(
-        "the commander applies what it has already", ("connection reset", "commander crash"),
-        ((StateReports, "_apply", _apply_again(StateReports._apply)),), {},
+        "the commander applies what it has already (and the disk is slow)", ("connection reset", "messages late"),
+        ((StateReports, "_apply", _apply_again(StateReports._apply)), (SimWriter, "delay", 0.3)), {},
     ),
     "receive-time deadlines": Bug(
         "a renewal counts from when its answer came", ("messages late", "partition", "one-way partition"),
