@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from relay_agent.guardian.output import LOOK, PIPE, Output
+from relay_agent.trainer import supervise
 from relay_agent.trainer.supervise import Supervised
 
 LONG = 3_600.0
@@ -87,3 +89,26 @@ async def test_a_trainer_that_nobody_follows_wakes_its_agent_seldom_and_loses_no
     await trainer.gone
     assert b"".join(heard) == b"".join(b"%d\n" % n for n in range(1, 101)) == (tmp_path / "log").read_bytes()
     assert len(heard) < 50
+
+
+async def test_what_has_gathered_is_heard_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is judged by the loss that was printed before it."""
+    monkeypatch.setattr(supervise, "GATHER", LONG)
+    heard = list[bytes]()
+    trainer = Supervised(tmp_path / "log", heard.append, lambda lines, size: None)
+    script = "echo one; read go <go; echo two; touch saved; read go <go"
+    os.mkfifo(tmp_path / "go")
+    await trainer.start(("bash", "-c", f"cd {tmp_path}; {script}"), {"PATH": os.environ["PATH"]}, "guard-take", 5.0)
+    trainer.hear(at_once=False)
+    async with asyncio.timeout(30):
+        while not heard:
+            await asyncio.sleep(0.01)
+        (tmp_path / "go").write_text("go\n")
+        while not (tmp_path / "saved").exists():
+            await asyncio.sleep(0.01)
+        assert heard == [b"one\n"]
+        await trainer.catch_up()
+        assert heard == [b"one\n", b"two\n"]
+        (tmp_path / "go").write_text("go\n")
+        await trainer.gone
+    await trainer.catch_up()  # nothing is left to be asked

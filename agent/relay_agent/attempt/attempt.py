@@ -270,6 +270,7 @@ class Attempt:
         self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
         self._link.on_watched = trainer.hear
         trainer.hear(self._link.watched)
+        publisher.catch_up = trainer.catch_up
         self._departure.begin(Training(self.orders, publisher, trainer, wish))
         code = await trainer.exited
         watching.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,6 +103,8 @@ class Publisher:
         """False once there is doubt whether the resume took."""
         self.only_healthy = False
         """What was saved while the loss was bad stays where it is."""
+        self.catch_up: Callable[[], Awaitable[None]] | None = None
+        """Has what the trainer printed until now heard: the loss with which something was saved may be in it."""
 
     async def run(self) -> None:
         """Until `finish` asks for the last look."""
@@ -215,6 +217,8 @@ class Publisher:
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
+        if whole and self.catch_up is not None:
+            await self.catch_up()
         waiting: set[Staged] = set()
         for staged in whole:
             if self.only_healthy and not self._healthy(staged.step):

@@ -23,6 +23,7 @@ from relay_agent.guardian.protocol import (
     SOCKET,
     STARTED,
     STOP,
+    TAKE,
     TROUBLE,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "SOCKET",
     "STARTED",
     "STOP",
+    "TAKE",
     "TROUBLE",
     "carries",
     "give_way",

@@ -52,6 +52,7 @@ from relay_agent.guardian.protocol import (
     REFUSED,
     STARTED,
     STOP,
+    TAKE,
     TROUBLE,
 )
 
@@ -208,6 +209,11 @@ class Guardian:
             self.stop(0.0, "order")
         elif order == STOP:
             self.stop(self.grace, "order")
+        elif order == TAKE:
+            for _ in range(LOG_QUEUE):
+                if self.log.waiting >= LOG_QUEUE or not self.drain():
+                    break
+            self.line.tell_printed()
         elif order[:1] in (DEADLINE, NOTICE, GATHER):
             try:
                 seconds = float(order[1:])

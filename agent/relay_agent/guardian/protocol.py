@@ -26,6 +26,7 @@ STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the gr
 KILL = b"K"
 NOTICE = b"G"  # followed by seconds: what of its grace the trainer has before a deadline
 GATHER = b"P"  # followed by seconds: output may wait so long for more of it; 0, as at first: it is wanted at once
+TAKE = b"O"  # what has gathered is wanted now, and then an OUTPUT that is empty
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
 
 SOCKET, ENDED = "guardian.sock", "ended"

@@ -29,6 +29,8 @@ does it without it."""
 LAST_WORD = 30.0
 """Seconds that a guardian has for what a trainer left behind and for the end of the log."""
 FIRST_WORD = 60.0
+ANSWERS = 2.0
+"""Seconds that a guardian is waited for where something only gets better by its answer."""
 GATHER = 0.5
 """Seconds that output may wait for more where nobody follows it."""
 THAW_EVERY = 5.0
@@ -71,6 +73,7 @@ class Supervised:
         self._pid = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._forcing: asyncio.Task[None] | None = None
+        self._caught_up: asyncio.Future[None] | None = None
         self._told = asyncio.Event()
         self._log = log
         self._hearing = Hearing(log, on_output, on_skipped, seen, whole=taken_over)
@@ -256,6 +259,15 @@ class Supervised:
         and us to be woken for every line."""
         self._say(guardian.GATHER + str(0.0 if at_once else GATHER).encode())
 
+    async def catch_up(self) -> None:
+        """What it has printed so far is heard, however little has gathered; unless its guardian does not answer."""
+        if self._socket is None or self.exited.done():
+            return
+        if self._caught_up is None or self._caught_up.done():
+            self._caught_up = asyncio.get_running_loop().create_future()
+        self._say(guardian.TAKE)
+        await asyncio.wait({self._caught_up}, timeout=ANSWERS)
+
     def _say(self, line: bytes) -> None:
         if self._socket is not None:
             with suppress(OSError):
@@ -308,6 +320,8 @@ class Supervised:
                 payload = await reader.readexactly(length)
                 if kind == guardian.OUTPUT:
                     await self._hearing.hear(offset, payload)
+                    if not payload:
+                        self._has_caught_up()
                 elif kind == guardian.STARTED:
                     self._started.set_result(int(payload))
                     await self._told.wait()  # who started it has a word to say before it is heard
@@ -337,12 +351,17 @@ class Supervised:
                 raise
             await self._guardian_died()
         finally:
+            self._has_caught_up()
             self._forget_deadline()
             writer.close()
             self._socket = None
             await asyncio.to_thread(self._reap, 1.0 if self._forcing else 15.0)
         if self.exited.done():
             self.gone.set_result(leftovers)
+
+    def _has_caught_up(self) -> None:
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_result(None)
 
     async def _guardian_died(self) -> None:
         """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""

@@ -140,6 +140,8 @@ class SimGuardian:
             self.stop(0.0, "order")
         elif words == guardian.STOP:
             self.stop(self.grace, "order")
+        elif words == guardian.TAKE:
+            line.tell(guardian.OUTPUT, b"", self.printed)
         elif words.startswith(guardian.NOTICE):
             self.notice = min(self.grace, float(words[1:]))
         elif words.startswith(guardian.DEADLINE):
