@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import json
 import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
-from tests.bench.children import BenchError, Child
+from tests.bench.children import BenchError, Child, environment
 from tests.bench.commander_process import Commander, agent, commander
 from tests.bench.reading import printer, through
 from tests.bench.rounds import Figures, Setting, interleave
@@ -37,19 +38,30 @@ def run(setting: Setting) -> list[Row]:
         if setting.wants("line.cost", "line.followed"):
             costs = interleave(
                 {
+                    "nothing": lambda: thrown_away(setting.folder),
                     "cat": lambda: piped(setting.folder),
                     "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}"),
                     "followed": lambda: asyncio.run(followed(setting.folder, serving, f"cost-{next(numbers)}")),
                 },
                 setting,
             )
-            bare = Yardstick("into a pipe to cat", costs.of("cat", "us"))
-            rows.append(measured("line.cost", "us", costs.of("relay", "us"), bare, Goal(at_most=10)))
-            rows.append(measured("line.followed", "us", costs.of("followed", "us"), bare))
+            nothing = Yardstick("into /dev/null", costs.of("nothing", "us"))
+            rows.append(measured("line.cost", "us", costs.of("relay", "us"), nothing, Goal(at_most=10)))
+            cat = Yardstick("into a pipe to cat", costs.of("cat", "us"))
+            rows.append(measured("line.followed", "us", costs.of("followed", "us"), cat))
         if setting.wants("line.cpu"):
             used = interleave({"relay": lambda: busy(setting.folder, serving, f"cpu-{next(numbers)}")}, setting)
             rows.append(measured("line.cpu", "% of a core", used.of("relay", "percent"), None, Goal(at_most=1)))
     return rows
+
+
+def thrown_away(folder: Path) -> Figures:
+    """What the write costs by itself, of a trainer that has slept since the last one."""
+    result = folder / "printed.json"
+    subprocess.run(
+        printer(LINES, RATE, result), stdout=subprocess.DEVNULL, env=environment(), check=True, timeout=PATIENCE
+    )
+    return {"us": cost(result)}
 
 
 def piped(folder: Path) -> Figures:

@@ -21,7 +21,7 @@ RUSH = 8
 """Reads in a row, each within RUSH_GAP seconds of the last, after which output is let gather for RUSH_PAUSE: a trainer
 that prints without pause costs little, and one that prints now and then is heard at once."""
 RUSH_GAP, RUSH_PAUSE = 0.001, 0.002
-LOOK = 0.1
+LOOK = 0.25
 """Seconds between two looks at how much has gathered."""
 LIVELY = 60.0
 """Seconds for which a trainer that filled a quarter of its pipe meanwhile is taken at once."""
