@@ -99,6 +99,12 @@ class _Search(Generic[State]):
             self._nodes[number] = (node, second) if is_call else (first, node)
             if is_call:
                 self._call_of[node] = number
+        # Of each node: the least last era of what was called there or later.
+        self._last_era_from = [math.inf] * (count + 2)
+        for node in range(count, 0, -1):
+            number = self._call_of[node]
+            era = self._last_era[number] if number >= 0 else math.inf
+            self._last_era_from[node] = min(era, self._last_era_from[node + 1])
 
     def run(self, initial: State, limit: int) -> Verdict[State]:
         total = left = len(self._answered)
@@ -147,6 +153,7 @@ class _Search(Generic[State]):
                     return
                 changing.append((number, after))
             node = self._next[node]
+        last = min(last, self._last_era_from[node])  # nothing behind the next answer is done yet
         for number, after in changing:
             if era(after) <= last:
                 yield number, after

@@ -66,6 +66,7 @@ class Lease(NamedTuple):
 After = Lease | None
 Answer = tuple[object, ...] | None
 """None: any, as the call is open."""
+_ORDERS = ("force", "drain", "cancel", "requeue")
 
 
 class LeaseModel:
@@ -105,8 +106,10 @@ class LeaseModel:
         return lease.epoch
 
     def last_era(self, call: Call) -> float:
-        if call.answer is None or call.answer[0] == "refused":
+        if call.answer is None:
             return math.inf
+        if call.answer[0] == "refused":
+            return _last_era_refused(call.what, call.said, str(call.answer[1]))
         match call.what:
             case "acquire" | "force":
                 return float(call.answer[1])
@@ -126,6 +129,12 @@ class LeaseModel:
 def _refused(answer: Answer, *codes: str) -> bool:
     """Whether the answer can be a refusal with one of these codes; with none named, any."""
     return answer is None or (answer[0] == "refused" and (not codes or answer[1] in codes))
+
+
+def _last_era_refused(what: str, said: tuple[object, ...], code: str) -> float:
+    """A renewal of an earlier epoch and an order on one are told so before anything else."""
+    earlier = {"renew": ("superseded", "not_holder")} | dict.fromkeys(_ORDERS, ("epoch_changed",))
+    return float(str(said[0])) if what in earlier and code not in earlier[what] else math.inf
 
 
 def _acquire(lease: Lease, call: Call, answer: Answer) -> After:

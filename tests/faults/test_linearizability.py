@@ -25,7 +25,7 @@ from relaytui.commander.store import runs
 
 L = 60.0
 MEMORY = Path("/dev/shm")
-LOOKED = 100_000
+LOOKED = 20_000
 """States of one run's history: a right one of 2 500 calls takes as many as it has calls, or a few more."""
 
 
@@ -41,12 +41,9 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 async def test_a_hundred_thousand_calls_can_each_have_happened_at_one_moment(root: Path) -> None:
     history, world = await load(root, calls=100_000, runs=40, each=3, length=L, kills=3, seed=1)
-    undecided = 0
     for run_id, calls in history.calls.items():
         verdict = check(calls, Lease(), LeaseModel(L, calls), LOOKED)
-        undecided += verdict.looked > LOOKED  # the search was given up: nothing is shown either way
-        assert verdict.linearizable or verdict.looked > LOOKED, f"{run_id}: {verdict}"
-    assert undecided <= 3, f"the search gave up on {undecided} of {len(history.calls)} runs"
+        assert verdict.linearizable, f"{run_id}: {verdict}"
     said = history.said
     unanswered = sum(call.open for calls in history.calls.values() for call in calls)
     print(f"{history.total} calls, {unanswered} unanswered, {world.cuts} cuts, {world.starts - 1} kills: {said}")
@@ -258,16 +255,33 @@ def by_brute_force(calls: Sequence[Call]) -> bool:
     return False
 
 
+def test_a_wrong_turn_is_seen_without_trying_what_unanswered_calls_may_have_done_since() -> None:
+    """They could be in any order, and each makes an epoch in which the first one's renewal is refused otherwise."""
+    unanswered = [("acquire", (f"lost {n}", "q"), None, 1.0) for n in range(12)]
+    calls = history(
+        (*GRANTED_1, 0.0, 0.0),
+        *unanswered,
+        ("acquire", ("two", "q0"), ("granted", 2, B), 50.0, 100.0),
+        ("renew", (1, A), ("refused", "released"), 50.0, 99.0),
+        ("end", (1, A, "preempted"), ("ok",), 50.0, 100.0),
+    )
+    verdict = check(calls, Lease(), LeaseModel(L, calls))
+    assert verdict.linearizable
+    assert verdict.looked <= 2 * len(calls)
+
+
 ANSWERS = {
     "acquire": [("granted", 1, A), ("granted", 2, B), ("refused", "held"), None],
     "renew": [("ok",), ("refused", "superseded"), ("refused", "released"), None],
     "end": [("ok",), None],
+    "drain": [("ok",), ("refused", "not_held"), ("refused", "epoch_changed")],
     "force": [("ok", 2), ("ok", 3), ("refused", "epoch_changed"), None],
 }
 SAID = {
     "acquire": [("one", "q0"), ("two", "q0")],
     "renew": [(1, A), (2, B)],
     "end": [(1, A, "drained"), (1, A, "completed")],
+    "drain": [(1,), (2,)],
     "force": [(1, False), (1, True), (2, True)],
 }
 
