@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from dashboard_fleet import RUNS
+from dashboard_fleet import run as row
 from scripted_commander import NOW, TOKEN, ScriptedCommander
 
 from relaytui.cli.group import cli
@@ -17,7 +18,7 @@ from relaytui.client import orders
 from relaytui.client.answers import RunDetail
 from relaytui.shell.program import run
 from relaytui.wire.rows import OrderRow
-from relaytui.wire.status import OrderKind
+from relaytui.wire.status import OrderKind, RunStatus
 
 NAME = "sft-shakespeare"
 ASKED = "/api/runs/sft-shakespeare/orders/7"
@@ -110,3 +111,31 @@ async def test_what_is_given_is_given_where_its_answer_cannot_be_had(shell: Shel
     code, _, err = await shell("sync")
     assert code == 0
     assert "has not answered yet" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "why"),
+    [
+        ("drain", RunStatus.QUEUED, "nobody holds sft-shakespeare: there is nothing to drain"),
+        ("drain", RunStatus.LOST, "nobody holds sft-shakespeare: there is nothing to drain"),
+        ("drain", RunStatus.DRAINING, "sft-shakespeare is draining already"),
+        ("requeue", RunStatus.RUNNING, "sft-shakespeare is running: only an ended run is queued again"),
+        ("force-acquire", RunStatus.FAILED, "sft-shakespeare is failed: there is nothing to take from anyone"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_before_it_is_asked_about(
+    commander: ScriptedCommander,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    kind: str,
+    status: RunStatus,
+    why: str,
+) -> None:
+    """A drain of a queued run promised that `its holder stops the trainer`, asked, and was refused then."""
+    commander.answers["GET", f"/api/runs/{NAME}"] = (200, RunDetail(NOW, row(NAME, status)))
+    target = ["--connect", commander.endpoint.url, "--state", str(tmp_path)]
+    assert await asyncio.to_thread(run, "relay-tui", cli, [*target, kind, NAME]) == 75
+    said = capsys.readouterr().err
+    assert said.startswith(f"relay-tui: {why}")
+    assert said.count("\n") == 1
+    assert not any(method == "POST" for method, *_ in commander.requests)

@@ -25,8 +25,9 @@ def test_one_run_says_how_far_its_sync_is_and_where_each_checkpoint_lies(capsys:
     assert "on the hub step 250 12m ago, newest 300 not yet, me/run, a1b2c3d4" in lines
     ends = {line.split()[0]: line for line in lines if line.startswith("step_")}
     assert ends["step_00000200"].endswith("pruned, hub step-200")
-    assert ends["step_00000250"].endswith("ago store")
-    assert ends["step_00000300"].endswith("ago"), "what is damaged is not there"
+    assert ends["step_00000250"].endswith("ago volume, store")
+    assert ends["step_00000300"].endswith("ago volume"), "what is damaged is not in the store"
+    assert {line.split()[-1] for line in lines if line.startswith(("NAME ", "ID "))} == {"WHERE", "STATE"}
     assert "250 step_00000250 checkpoint 4100000000 1m ago final" in lines
     assert "300 step_00000300 checkpoint 4100000000 1m ago [/x]torn" in lines
     assert "\x1b" not in said

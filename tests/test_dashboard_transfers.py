@@ -134,7 +134,7 @@ async def test_where_each_checkpoint_is(commander: ScriptedCommander) -> None:
             table = rig.app.screen.query_one("#checkpoints", Table)
             return {row.key: "".join(piece.text for piece in row.cells[1]) for row in table.rows}
 
-        await rig.becomes(lambda: where() == {"step_00000300": "vol", "step_00000250": "vol+hub+store"})
+        await rig.becomes(lambda: where() == {"step_00000300": "volume", "step_00000250": "vol+hub+store"})
         await rig.shows("vol+hub+store")
         await commander.tell(CheckpointChanged(replace(rows[0], hub="step-200")))
         await rig.becomes(lambda: where().get("step_00000200") == "hub")

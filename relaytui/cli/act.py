@@ -23,6 +23,7 @@ from relaytui.client import acts
 from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.client.orders import PATIENCE, Answer, Outcome, outcome
+from relaytui.client.refusals import REFUSALS
 from relaytui.client.words import ago
 from relaytui.shell.arguments import RUN_ID, Seconds
 from relaytui.shell.interrupt import INTERRUPTED
@@ -187,11 +188,9 @@ def _agreed(
             raise usage("--yes needs --expected-epoch, the epoch that you decided on", hint)
         return expected
     detail = ask(target, lambda client: client.run(run_id))
-    if (verb == "requeue") != detail.run.status.ended:
-        hint = "`relay-tui requeue` queues it again" if detail.run.status.ended else "it has not ended"
-        raise RelayError(
-            "no_use", f"{run_id} is {detail.run.status.value}: nothing to {verb}", hint, exit_code=Exit.LEASE
-        )
+    if words := REFUSALS[verb](detail.run):
+        hint = "`relay-tui requeue` queues it again" if detail.run.status.ended else ""
+        raise RelayError("no_use", words, hint, exit_code=Exit.LEASE)
     click.echo("\n".join((_describe(detail), *consequence(detail))), err=True)
     if not confirmed(verb, run_id, ", and with --expected-epoch on which epoch you decided"):
         raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)

@@ -151,7 +151,7 @@ def print_detail(detail: RunDetail) -> None:
                 Column("BYTES", 2),
                 Column("FILES", 4),
                 Column("PUBLISHED", 1),
-                Column(""),
+                Column("WHERE"),
             ),
             [
                 (
@@ -161,7 +161,7 @@ def print_detail(detail: RunDetail) -> None:
                     str(row.bytes),
                     str(row.files),
                     ago(detail.now - row.published_at),
-                    _also(row, stored),
+                    _where(row, stored),
                 )
                 for row in detail.checkpoints
             ],
@@ -177,7 +177,7 @@ ARTIFACT_COLUMNS = (
     Column("KIND", 3),
     Column("BYTES", 2),
     Column("STORED", 1),
-    Column("", least=12),
+    Column("STATE", least=12),
 )
 
 
@@ -187,7 +187,12 @@ def _artifact_cells(row: ArtifactRow, now: float) -> tuple[str, ...]:
     return str(row.id), row.name, row.kind.value, str(row.size), ago(now - row.stored_at), said
 
 
-def _also(row: CheckpointRow, stored: set[str]) -> str:
-    """Where else it is, and that it is not on the volume any more."""
-    said = {"pruned": row.pruned_at is not None, f"hub {row.hub}": row.hub, "store": row.name in stored}
-    return ", ".join(word for word, holds in said.items() if holds)
+def _where(row: CheckpointRow, stored: set[str]) -> str:
+    """Where it can be had; of what was pruned from the volume that is said, too."""
+    places = {
+        "pruned": row.pruned_at is not None,
+        "volume": row.pruned_at is None,
+        f"hub {row.hub}": row.hub,
+        "store": row.name in stored,
+    }
+    return ", ".join(word for word, holds in places.items() if holds)

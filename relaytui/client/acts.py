@@ -15,6 +15,8 @@ def lease_left(row: RunRow, now: float) -> float | None:
 
 
 def drains(row: RunRow) -> tuple[str, ...]:
+    if not row.status.active:
+        return ("Nobody holds this run: there is nothing to drain.",)
     return (
         f"{_holder(row)} stops the trainer with SIGTERM, publishes what it saves, and releases the run.",
         "The run is queued again, and the next agent goes on from that checkpoint.",

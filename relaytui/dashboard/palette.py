@@ -1,4 +1,4 @@
-"""The command palette: the acts that apply here and the runs by name; `ctrl+c` quits from it as from everywhere."""
+"""The command palette: what can be done here and now, and the runs by name; `ctrl+c` quits from it, too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def commands(app: DashboardApp, screen: Screen[Any]) -> Iterable[SystemCommand]:
     places: frozenset[Place] = screen.places() if isinstance(screen, RelayScreen) else frozenset()
     at = {*places, Place.ANYWHERE}
     for action in ACTIONS:
-        if action.where & at and action.id not in ("palette", "open", "back"):
+        if action.where & at and action.id not in ("palette", "open", "back") and app.can(action.id):
             yield SystemCommand(action.label, f"{action.help}.", _runner(app, action.handler))
     for run_id in sorted(app.mirror.runs):
         if is_id(run_id):  # the palette reads titles as markup; an id has none of its characters

@@ -18,12 +18,12 @@ ATTEMPT_COLUMNS = (
     Column("outcome", "outcome", 12, 0),
     Column("steps", "steps", 9, 2, grow=8, right=True),
     Column("worker", "worker", 8, 3, grow=12, name=True),
-    Column("when", "", 8, 4, right=True),
+    Column("when", "when", 8, 4, right=True),
     Column("message", "why", 12, 5, grow=60),
 )
 CHECKPOINT_COLUMNS = (
     Column("name", "checkpoint", 13, 0, grow=12, name=True),
-    Column("where", "where", 9, 1, grow=4, least=5),
+    Column("where", "where", 9, 1, grow=4, least=6),
     Column("size", "size", 7, 3, right=True),
     Column("files", "files", 5, 9, right=True),
     Column("epoch", "ep", 3, 8, right=True),
@@ -31,7 +31,7 @@ CHECKPOINT_COLUMNS = (
 )
 ARTIFACT_COLUMNS = (
     Column("name", "artifact", 13, 0, grow=24, name=True),
-    Column("state", "", 7, 1, grow=30),
+    Column("state", "state", 7, 1, grow=30),
     Column("size", "size", 7, 3, right=True),
     Column("when", "stored", 8, 2, right=True),
     Column("by", "by", 8, 4, grow=12, name=True),
@@ -69,9 +69,10 @@ def checkpoint_item(row: CheckpointRow, stored: frozenset[str], now: float) -> R
     gone = row.pruned_at is not None  # from the volume
     places = (("vol", not gone), ("hub", row.hub), ("store", row.name in stored))
     where = "+".join(word for word, there in places if there)
+    where = "volume" if where == "vol" else where  # beside others there is no room for the whole word
     cells: tuple[Cell, ...] = (
         (Piece(clean(row.name, 128), "muted" if gone else "text"),),
-        (Piece(where, "muted" if where == "vol" else "good"),),
+        (Piece(where, "muted" if where == "volume" else "good"),),
         (Piece(size(row.bytes), "muted"),),
         (Piece(count(row.files), "muted"),),
         (Piece(str(row.epoch), "muted"),),
