@@ -71,8 +71,8 @@ def run(setting: Setting) -> list[Row]:
             return {"mb_per_s": FILES * SIZE / MB / json.loads(said)["process_seconds"]}
 
     def relay() -> Figures:
-        with hub() as serving:
-            return synced(serving, source, setting.folder)
+        with hub() as serving, peak_of_children() as peak:
+            return synced(serving, source, setting.folder) | {"peak_mb": peak() / MB}
 
     def beside() -> Figures:
         """What a pod's own part of a sync takes from its trainer. The Hub is no part of a pod: the one here gets a
@@ -113,7 +113,7 @@ def saved(folder: Path) -> Path:
 
 
 def synced(serving: RemoteHub, source: Path, folder: Path) -> Figures:
-    """As an agent does it, in its child process; that one's memory at its peak."""
+    """As an agent does it, in its child process."""
     manifest = read(source).manifest
     told = layout.RunFile(
         layout.VERSION, manifest.run_id, manifest.mode, manifest.name, manifest.step, manifest.epoch, manifest.seq, 1,
@@ -123,13 +123,12 @@ def synced(serving: RemoteHub, source: Path, folder: Path) -> Figures:
         Where(REPO, TOKEN, serving.url), manifest.run_id, 1, str(source), [entry.path for entry in manifest.files],
         [Beside(layout.RUN, text=told.encode().decode())], "A bench.", {}, manifest.name,
     )  # fmt: skip
-    with peak_of_children() as peak:
-        began = time.perf_counter()
-        sent: Sent = asyncio.run(calls.call(job, Sent, cache=str(folder / "cache"), may=lambda what: PATIENCE))
-        took = time.perf_counter() - began
+    began = time.perf_counter()
+    sent: Sent = asyncio.run(calls.call(job, Sent, cache=str(folder / "cache"), may=lambda what: PATIENCE))
+    took = time.perf_counter() - began
     if sent.stored or serving.verify(REPO):
         raise BenchError(f"{sent}: {serving.verify(REPO)}")
-    return {"mb_per_s": manifest.total_bytes / MB / took, "peak_mb": peak() / MB}
+    return {"mb_per_s": manifest.total_bytes / MB / took}
 
 
 @contextmanager

@@ -23,7 +23,9 @@ from msgspec import Struct
 
 from relay_agent.sending.protocol import Failed, Go, May, Phase, Progress, Result, line
 
-NICE = 10
+STARTING, NICE = 10, 15
+"""How much it gives way, to the trainer most of all: while what it needs is imported, and at its work. On processors
+that are all busy it would else not start in time, or take a tenth of what its threads run beside."""
 EVERY = 0.5
 """Seconds between two words of progress, at least."""
 _PR_SET_PDEATHSIG = 1
@@ -99,18 +101,25 @@ def _settle_in() -> int:
     if sys.platform.startswith("linux"):
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    with suppress(OSError):
-        os.nice(NICE)
-        # Where Linux groups processes by session it weighs those, and a niceness counts within its session alone.
-        Path("/proc/self/autogroup").write_text(str(NICE))
+    _give_way(STARTING)
     out = os.dup(1)
     os.dup2(2, 1)
     return out
 
 
+def _give_way(niceness: int) -> None:
+    """Of the threads that are begun from here on, and of this one; never less than already."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
+        # Where Linux groups processes by session it weighs those, and a niceness counts within its session alone.
+        Path("/proc/self/autogroup").write_text(str(niceness))
+
+
 def do(package: str, job: Any, tell: Tell) -> Any:
     module, _, name = importlib.import_module(package).WORK[type(job)].partition(".")
-    return getattr(importlib.import_module(f"{package}.{module}"), name)(job, tell)
+    work = getattr(importlib.import_module(f"{package}.{module}"), name)
+    _give_way(NICE)
+    return work(job, tell)
 
 
 def told(package: str, job: Any, error: Exception) -> Failed:

@@ -26,7 +26,8 @@ from relaytui.wire.artifacts import OFFSET_HEADER, ArtifactKind, Began, BeginUpl
 
 CHUNK = 8 << 20
 """Bytes of one request. The commander makes each durable before it answers; two are in memory."""
-WORKERS = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+WORKERS = 1 + min(3, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+"""Threads that compress: one more than processors, as each waits now and then to be fed."""
 PATH = "/api/artifacts/uploads"
 MANIFESTS = f"checkpoint.{MANIFEST}"
 """What all manifests are called there, so that as many of them are kept as of checkpoints; a checkpoint's own is found
@@ -46,10 +47,13 @@ def seal(job: Seal, tell: Tell) -> Archive:
     pack = _pack(job.folder, job.manifest, job.store.run_id)
     tell.phase("hashing")
     digest, size = sha256(), 0
-    for piece in pack.chunks(WORKERS):
-        digest.update(piece)
-        size += len(piece)
-        tell.progress(pack.read_bytes, pack.content_bytes)
+    with ThreadPoolExecutor(1, "hash") as pool:
+        hashing = pool.submit(digest.update, b"")
+        for piece in pack.chunks(WORKERS):
+            hashing.result()  # the next piece is made while one is hashed, and no more of them
+            hashing = pool.submit(digest.update, piece)
+            size += len(piece)
+            tell.progress(pack.read_bytes, pack.content_bytes)
     return Archive(digest.hexdigest(), size)
 
 
