@@ -24,6 +24,7 @@ from relay_agent.guardian.protocol import (
     STARTED,
     STOP,
     TAKE,
+    TAKEN,
     TROUBLE,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "STARTED",
     "STOP",
     "TAKE",
+    "TAKEN",
     "TROUBLE",
     "carries",
     "give_way",

@@ -53,6 +53,7 @@ from relay_agent.guardian.protocol import (
     STARTED,
     STOP,
     TAKE,
+    TAKEN,
     TROUBLE,
 )
 
@@ -153,6 +154,7 @@ class Guardian:
                 if self.why == "itself" and cgroup.oom_kills() > self.oom_kills:
                     self.why = "oom"
                     self.line.tell(OOM, b"")
+                self._guarded(self.drain_all)  # who hears of its end has heard what it had to say
                 self.line.tell(EXITED, str(self.code).encode())
 
     def stop(self, grace: float, why: str) -> None:
@@ -191,6 +193,12 @@ class Guardian:
         self.log.put(self.line.output(data), data)
         return True
 
+    def drain_all(self) -> None:
+        """What there is by now, as far as the volume is not behind already."""
+        for _ in range(LOG_QUEUE):
+            if self.log.waiting >= LOG_QUEUE or not self.drain():
+                break
+
     # -- the agent -----------------------------------------------------------------------------------------------
 
     def greet(self) -> None:
@@ -198,22 +206,21 @@ class Guardian:
         self.told_trouble = ""
         self.output.gather = 0.0  # as for every agent, until it says otherwise
         self.line.tell(STARTED, str(self.pid).encode())
+        self.line.tell_printed()
         if self.code is not None:
             if self.why == "oom":
                 self.line.tell(OOM, b"")
             self.line.tell(EXITED, str(self.code).encode())
-        self.line.tell_printed()
 
     def obey(self, order: bytes) -> None:
         if order == KILL:
             self.stop(0.0, "order")
         elif order == STOP:
             self.stop(self.grace, "order")
-        elif order == TAKE:
-            for _ in range(LOG_QUEUE):
-                if self.log.waiting >= LOG_QUEUE or not self.drain():
-                    break
+        elif order.startswith(TAKE):
+            self._guarded(self.drain_all)
             self.line.tell_printed()
+            self.line.tell(TAKEN, order[1:])
         elif order[:1] in (DEADLINE, NOTICE, GATHER):
             try:
                 seconds = float(order[1:])

@@ -1,8 +1,8 @@
 """What the trainer prints, and when it is taken: at once, or, where nobody waits for it, now and then.
 
 To be woken for every line costs whoever writes it more than the line does. So a trainer that prints without pause is
-let gather for a moment, and, on the agent's word, one that prints a little is looked at now and then only. It is never
-left to fill its pipe: whoever did so far as a quarter is taken at once for a while.
+let gather for a moment, and, on the agent's word, one that prints a little is looked at now and then only. Whoever has
+filled a quarter of its pipe between two looks is taken at once for a while, so that nobody waits long for room in it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from relay_agent.guardian import terminal
 from relay_agent.guardian.protocol import CHUNK
 
 PIPE = 1 << 20
+LEAST = 64 << 10
+"""Bytes that a pipe must hold to be let gather: a user who has many may get small ones only (pipe(7))."""
 RUSH = 8
 """Reads in a row, each within RUSH_GAP seconds of the last, after which output is let gather for RUSH_PAUSE: a trainer
 that prints without pause costs little, and one that prints now and then is heard at once."""
@@ -50,7 +52,11 @@ class Output:
             fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE)
         except OSError:
             pass  # a smaller pipe does too
-        self._quarter = fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032)) // 4
+        try:
+            size = fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032))
+        except OSError:
+            return
+        self._quarter = size // 4 if size >= LEAST else 0
 
     def pause(self) -> float:
         """Seconds until it is to be looked at again; 0: whatever there is is to be taken at once."""
@@ -60,15 +66,22 @@ class Output:
         left = min(self.gather, self._read_at + self.gather - now)
         if left <= 0 or now < self._lively_until:
             return 0.0
-        if self._gathered() >= self._quarter:
+        gathered = self._gathered()
+        if gathered is None:
+            self._quarter = 0
+            return 0.0
+        if gathered >= self._quarter:
             self._lively_until = now + LIVELY
             return 0.0
         return min(left, LOOK)
 
-    def _gathered(self) -> int:
-        """Bytes that wait."""
+    def _gathered(self) -> int | None:
+        """Bytes that wait; None where the system does not tell."""
         count = bytearray(4)
-        fcntl.ioctl(self.fd, _FIONREAD, count)
+        try:
+            fcntl.ioctl(self.fd, _FIONREAD, count)
+        except OSError:
+            return None
         return int.from_bytes(count, sys.byteorder)
 
     def take(self) -> bytes:

@@ -16,6 +16,7 @@ LOG_LOST = b"L"  # the log could not be written; payload: why
 EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
 OOM = b"M"  # before EXITED: the kernel killed something of it, or of its pod, for want of memory meanwhile
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
+TAKEN = b"T"  # after the OUTPUT that a TAKE asked for; payload: the number of that
 
 TROUBLE = b"W"  # something in it failed, and it goes on; payload: what
 ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
@@ -26,7 +27,7 @@ STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the gr
 KILL = b"K"
 NOTICE = b"G"  # followed by seconds: what of its grace the trainer has before a deadline
 GATHER = b"P"  # followed by seconds: output may wait so long for more of it; 0, as at first: it is wanted at once
-TAKE = b"O"  # what has gathered is wanted now, and then an OUTPUT that is empty
+TAKE = b"O"  # followed by a number: what has gathered is wanted now, and then a TAKEN of that number
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
 
 SOCKET, ENDED = "guardian.sock", "ended"

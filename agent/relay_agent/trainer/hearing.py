@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,14 +53,16 @@ class Hearing:
             self._on_skipped(lines, until - self._seen)
             self._seen = until
         self._whole = False
-        give_up = time.monotonic() + LOG_WAIT
+        now = asyncio.get_running_loop().time
+        give_up = now() + LOG_WAIT
         while self._seen < end:
             data = await asyncio.to_thread(printed.read, self._log, self._seen, min(guardian.CHUNK, end - self._seen))
             if data:
                 self._on_output(data)
                 self._seen += len(data)
+                give_up = now() + LOG_WAIT
                 await asyncio.sleep(0)
-            elif time.monotonic() > give_up:  # the volume lost it, and the guardian said so
+            elif now() > give_up:  # the volume lost it, and the guardian said so
                 self._on_skipped(0, end - self._seen)
                 self._seen = end
             else:

@@ -73,7 +73,8 @@ class Supervised:
         self._pid = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._forcing: asyncio.Task[None] | None = None
-        self._caught_up: asyncio.Future[None] | None = None
+        self._takes = 0
+        self._taken: dict[int, asyncio.Future[None]] = {}  # by the number of the TAKE that it answers
         self._told = asyncio.Event()
         self._log = log
         self._hearing = Hearing(log, on_output, on_skipped, seen, whole=taken_over)
@@ -261,12 +262,15 @@ class Supervised:
 
     async def catch_up(self) -> None:
         """What it has printed so far is heard, however little has gathered; unless its guardian does not answer."""
-        if self._socket is None or self.exited.done():
+        if self._socket is None:
             return
-        if self._caught_up is None or self._caught_up.done():
-            self._caught_up = asyncio.get_running_loop().create_future()
-        self._say(guardian.TAKE)
-        await asyncio.wait({self._caught_up}, timeout=ANSWERS)
+        self._takes = number = self._takes + 1
+        self._taken[number] = answer = asyncio.get_running_loop().create_future()
+        self._say(guardian.TAKE + str(number).encode())
+        try:
+            await asyncio.wait({answer}, timeout=ANSWERS)
+        finally:
+            del self._taken[number]
 
     def _say(self, line: bytes) -> None:
         if self._socket is not None:
@@ -320,8 +324,8 @@ class Supervised:
                 payload = await reader.readexactly(length)
                 if kind == guardian.OUTPUT:
                     await self._hearing.hear(offset, payload)
-                    if not payload:
-                        self._has_caught_up()
+                elif kind == guardian.TAKEN:
+                    self._caught_up(int(payload))
                 elif kind == guardian.STARTED:
                     self._started.set_result(int(payload))
                     await self._told.wait()  # who started it has a word to say before it is heard
@@ -351,7 +355,7 @@ class Supervised:
                 raise
             await self._guardian_died()
         finally:
-            self._has_caught_up()
+            self._caught_up(self._takes)
             self._forget_deadline()
             writer.close()
             self._socket = None
@@ -359,9 +363,11 @@ class Supervised:
         if self.exited.done():
             self.gone.set_result(leftovers)
 
-    def _has_caught_up(self) -> None:
-        if self._caught_up is not None and not self._caught_up.done():
-            self._caught_up.set_result(None)
+    def _caught_up(self, number: int) -> None:
+        """All that was printed before that TAKE, and those before it, is heard."""
+        for take, answer in self._taken.items():
+            if take <= number and not answer.done():
+                answer.set_result(None)
 
     async def _guardian_died(self) -> None:
         """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""

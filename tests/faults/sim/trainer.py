@@ -121,10 +121,10 @@ class SimGuardian:
         if again:
             self.world.log(self.process, "a new agent takes the trainer over")
         line.tell(guardian.STARTED, str(self.trainer.process.pid).encode())
-        if self.code is not None:
-            line.tell(guardian.EXITED, str(self.code).encode())
         if again:
             line.tell(guardian.OUTPUT, b"", self.printed)
+        if self.code is not None:
+            line.tell(guardian.EXITED, str(self.code).encode())
         return line
 
     def _lost(self, line: Line) -> None:
@@ -140,8 +140,9 @@ class SimGuardian:
             self.stop(0.0, "order")
         elif words == guardian.STOP:
             self.stop(self.grace, "order")
-        elif words == guardian.TAKE:
+        elif words.startswith(guardian.TAKE):
             line.tell(guardian.OUTPUT, b"", self.printed)
+            line.tell(guardian.TAKEN, words[1:])
         elif words.startswith(guardian.NOTICE):
             self.notice = min(self.grace, float(words[1:]))
         elif words.startswith(guardian.DEADLINE):
