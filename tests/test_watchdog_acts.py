@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_kit import new_run, put, stage, take
@@ -155,6 +156,12 @@ async def test_a_volume_that_hangs_does_not_hold_it_up(run: RunFolder, monkeypat
     pod = Pod(run, Rules(BUDGETS))
     await pod.passes(100)
     assert pod.kinds() == ["trainer.stalled"]
+
+
+@pytest.mark.parametrize("policy", ["warn", "stop", "rollback"])
+def test_who_acts_on_the_loss_hears_of_it_at_once(policy: Any) -> None:
+    acts = policy != "warn"
+    assert (Rules(on_nan=policy).acts_on_loss, Rules(on_diverge=policy).acts_on_loss) == (acts, acts)
 
 
 @pytest.mark.parametrize(("policy", "asked"), [("warn", None), ("stop", "spoilt"), ("rollback", "diverged")])

@@ -258,9 +258,9 @@ class Attempt:
         ticking = self._background.begin(_ticking(follower), "tick")
         beside = Beside(self._folder.output(self.epoch), follower)
         looking = self._background.begin(beside.run(), "beside")
+        rules = Rules.of(self._settings)
         watched = Watched(
-            Rules.of(self._settings), self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock,
-            publisher,
+            rules, self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock, publisher,
         )  # fmt: skip
         saves_in = checkpoint_dir(self._settings, self._folder, self.epoch)
         watchdog = Watchdog(watched, trainer=trainer.pids, saves_in=saves_in)
@@ -268,8 +268,8 @@ class Attempt:
         self.orders.on_save = watchdog.save_asked
         wish = self._folder.save_file(self.epoch)
         self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
-        self._link.on_watched = trainer.hear
-        trainer.hear(self._link.watched)
+        self._link.on_watched = lambda watched: trainer.hear(watched or rules.acts_on_loss)
+        self._link.on_watched(self._link.watched)
         publisher.catch_up = trainer.catch_up
         self._departure.begin(Training(self.orders, publisher, trainer, wish))
         code = await trainer.exited

@@ -28,5 +28,10 @@ class Rules:
         )
         return cls(budgets, settings.on_stall, settings.on_nan, settings.on_diverge, settings.rollbacks)
 
+    @property
+    def acts_on_loss(self) -> bool:
+        """Whether a loss that goes bad stops the trainer: then it is to be heard of as soon as it is printed."""
+        return (self.on_nan, self.on_diverge) != ("warn", "warn")
+
     def on(self, bad: Bad) -> Loss:
         return self.on_nan if bad is Bad.NONFINITE else self.on_diverge
