@@ -66,3 +66,11 @@ def test_what_was_as_long_as_it_may_be_grows_no_longer() -> None:
 def test_names_of_variables_are_harmless() -> None:
     learn({'x"\n\x1b[31m_TOKEN': TOKEN})
     assert scrub(TOKEN) == "[x____31m_TOKEN]"
+
+
+def test_a_key_of_many_lines_leaves_room_for_every_other() -> None:
+    pem = "\n".join(f"{number:02}+/{'k' * 60}" for number in range(2 * secret_words.MOST))
+    learn({"HF_TOKEN": TOKEN})
+    learn({"SSH_PRIVATE_KEY": pem, "WANDB_API_KEY": "w" * 12})
+    assert scrub(f"{TOKEN} {'w' * 12} {pem.splitlines()[0]}") == "[HF_TOKEN] [WANDB_API_KEY] [SSH_PRIVATE_KEY]"
+    assert len(secret_words.known()) == secret_words.MOST

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice, zip_longest
 from typing import Any
 from urllib.parse import quote
 
@@ -28,19 +29,21 @@ _bytes: tuple[bytes, ...] = ()
 
 
 def learn(named: Mapping[str, str]) -> None:
-    """Secrets by their names, besides what is known already."""
+    """Secrets by their names, besides what is known already: that stays, and a key of many lines leaves room for
+    others, as the first line of each is taken before the second of any."""
     words = dict(_texts)
-    for name, value in named.items():
-        for word in _spellings(value):
-            words.setdefault(word, f"[{_ODD.sub('_', name)[:60]}]")
+    labels = [f"[{_ODD.sub('_', name)[:60]}]" for name in named]
+    for row in zip_longest(*map(_spellings, named.values())):
+        for word, label in zip(row, labels, strict=True):
+            if word is not None:
+                words.setdefault(word, label)
     know(words)
 
 
 def know(words: Mapping[str, str]) -> None:
-    """These words, with what stands for each, and no others."""
+    """These words, with what stands for each, and no others; of more than MOST the first."""
     global _texts, _bytes
-    longest_first = sorted(words.items(), key=lambda item: -len(item[0]))
-    _texts = dict(longest_first[:MOST])
+    _texts = dict(sorted(islice(words.items(), MOST), key=lambda item: -len(item[0])))
     _bytes = tuple({_in_json(word).encode("utf-8", "surrogateescape") for word in _texts})
 
 
