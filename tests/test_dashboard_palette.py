@@ -55,8 +55,9 @@ async def test_it_offers_the_acts_that_fit_the_run(commander: ScriptedCommander,
             await commander.tell(RunChanged(NOW, row))
             wanted = {BY_ID[act].label for act in acts}
             await rig.becomes(lambda wanted=wanted: offered(rig) & labels == wanted)  # type: ignore[misc]
-            assert {"copy id", "filter", "quit", "theme", f"open {NAME}"} <= offered(rig)
+            assert {"copy id", "filter", "quit", "theme", "open rl-rewrite"} <= offered(rig)
             assert ("runs" in offered(rig)) is opened, "the list that is shown is not offered"
+            assert (f"open {NAME}" in offered(rig)) is not opened, "nor is the run that is"
 
 
 async def test_without_a_run_it_offers_no_act(commander: ScriptedCommander) -> None:

@@ -14,10 +14,13 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from relaytui.cli.demo import _headless, left_out, stage
+from relaytui.cli import demo
+from relaytui.cli.demo import _headless, _live, left_out, over, stage
 from relaytui.cli.director import Director, Plan
 from relaytui.cli.fleet import Fleet
 from relaytui.client.endpoint import Endpoint
+from relaytui.dashboard.app import DashboardResult
+from relaytui.dashboard.session import Opened
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
 
@@ -85,6 +88,46 @@ async def test_one_that_is_interrupted_prints_what_it_has(
     assert (report["runs"], report["killed"]) == ([], None)
     assert "it was interrupted before" in report["left_out"][0]
     assert "interrupted" in said.err
+
+
+@pytest.mark.parametrize(("reason", "prints"), [("quit", True), ("signal", False)])
+def test_the_dashboard_prints_what_happened_when_it_is_left(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reason: str,
+    prints: bool,
+) -> None:
+    """It said nothing but that the pods were stopped."""
+    shown: list[Opened] = []
+
+    def show(opened: Opened, **_: object) -> DashboardResult:
+        shown.append(opened)
+        return DashboardResult(reason)  # type: ignore[arg-type]
+
+    async def until_cancelled(director: Director, seconds: float | None) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Fleet, "start", lambda *_: None)
+    monkeypatch.setattr(Director, "run", until_cancelled)
+    monkeypatch.setattr(demo, "show", show)
+    with stage(tmp_path / "demo", 40) as (root, endpoint, fleet):
+        assert _live(root, endpoint, fleet, None) == 0
+    said = capsys.readouterr()
+    assert ("pod-a was not killed: you quit before demo-sft" in said.out) is prints
+    assert said.out.startswith("RUN  STATUS") is prints
+    assert said.err.endswith("stopping the demo's pods\n")
+    assert shown[0].remark is over
+
+
+def test_that_it_is_over_is_said_once_both_runs_have_ended() -> None:
+    done = RunRow("demo-sft", "sft", RunStatus.COMPLETED, 2, 0.0, 0.0)
+    other = RunRow("demo-rl", "rl", RunStatus.RUNNING, 1, 0.0, 0.0)
+    assert over({"demo-sft": done}) == ""
+    assert over({"demo-sft": done, "demo-rl": other}) == ""
+    for status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+        said = over({"demo-sft": done, "demo-rl": msgspec.structs.replace(other, status=status)})
+        assert said.startswith(f"the demo is over: demo-sft completed, demo-rl {status.value}; q ")
 
 
 class Pods(Fleet):

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.shell.program import putting_away
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.numbers import Number
+from relaytui.wire.rows import RunRow
 
 if TYPE_CHECKING:
     from relaytui.cli.director import Director
@@ -40,7 +41,7 @@ LEASE_SECONDS = 6.0
 KEEP_LAST = 4
 REPORT_COLUMNS = (*map(Column, ("RUN", "STATUS", "STEP", "LOSS", "VERIFIED")), Column("ATTEMPTS", least=20))
 SFT, RL = "demo-sft", "demo-rl"
-TIME_OVER = "the time was over"
+TIME_OVER, QUIT, ALL_ENDED = "the time was over", "you quit", "both runs had ended"
 VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 
 
@@ -58,7 +59,7 @@ def demo(
 
     Pod A trains a small character model, pod B tunes one by reward, pod C waits. When pod A is killed its lease runs
     out, pod C acquires the run and goes on from its newest checkpoint. Everything is in a folder that is removed at
-    the end, unless --folder names one.
+    the end, unless --folder names one. What happened is printed at the end.
     """
     if not headless:
         if seconds is not None or as_json:
@@ -179,23 +180,37 @@ async def _cut_short(task: asyncio.Task[Any]) -> bool:
 
 def _live(root: Path, endpoint: Endpoint, fleet: Fleet, theme: str | None) -> int:
     """The dashboard in this thread, the director in another: it is one more client of the commander."""
+    from relaytui.dashboard.session import Opened
+
     handle: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+    director = director_of(root, endpoint, fleet)
 
     async def act() -> None:
-        acting = asyncio.create_task(director_of(root, endpoint, fleet).run(None))
+        acting = asyncio.create_task(director.run(None))
         handle.set_result((asyncio.get_running_loop(), acting))
         await asyncio.gather(acting, return_exceptions=True)
 
     thread = threading.Thread(target=lambda: asyncio.run(act()), name="demo-director", daemon=True)
     thread.start()
     try:
-        return exit_code(show(endpoint, theme=theme))
+        result = show(Opened(endpoint, remark=over), theme=theme)
     finally:
         loop, acting = handle.result()
         with contextlib.suppress(RuntimeError):  # it may have ended by itself
             loop.call_soon_threadsafe(acting.cancel)
-        click.echo("stopping the demo's pods", err=True)
         thread.join(5)
+    if result.reason == "quit":
+        _print_report(asyncio.run(_report(director, QUIT)))
+    click.echo("stopping the demo's pods", err=True)
+    return exit_code(result)
+
+
+def over(runs: Mapping[str, RunRow]) -> str:
+    """That all there is to see was shown, once it was; empty before, and again where a run is queued anew."""
+    if not {SFT, RL} <= runs.keys() or not all(run.status.ended for run in runs.values()):
+        return ""
+    ended = ", ".join(f"{run_id} {runs[run_id].status.value}" for run_id in (SFT, RL))
+    return f"the demo is over: {ended}; q prints a summary"
 
 
 async def _report(director: Director, ended: str = TIME_OVER) -> dict[str, Any]:
@@ -246,7 +261,7 @@ async def _report(director: Director, ended: str = TIME_OVER) -> dict[str, Any]:
         "events": dict(sorted(kinds.items())),
         "latency_ms": _percentiles(director.latencies),
         "killed": None if killed is None else {"worker": VICTIM, "run_id": SFT, "at_step": killed},
-        "left_out": left_out(killed, workers, ended),
+        "left_out": left_out(killed, workers, ALL_ENDED if director.finished else ended),
         "torn": director.torn,
     }
 

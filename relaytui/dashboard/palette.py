@@ -34,8 +34,9 @@ def commands(app: DashboardApp, screen: Screen[Any]) -> Iterable[SystemCommand]:
     for action in ACTIONS:
         if action.where & at and action.id not in ("palette", "open", "back") and app.can(action.id):
             yield SystemCommand(action.label, f"{action.help}.", _runner(app, action.handler))
+    opened = screen.target_run() if isinstance(screen, RelayScreen) and Place.RUN in places else None
     for run_id in sorted(app.mirror.runs):
-        if is_id(run_id):  # the palette reads titles as markup; an id has none of its characters
+        if is_id(run_id) and run_id != opened:  # the palette reads titles as markup; an id has none of its characters
             yield SystemCommand(f"open {run_id}", "Open this run.", _opener(app, run_id))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from relaytui.client.link import Link
 from relaytui.client.mirror import Mirror
 from relaytui.wire.errors import RelayError
 from relaytui.wire.feed import ServerFeed
+from relaytui.wire.rows import RunRow
 
 if TYPE_CHECKING:
     from relaytui.client.api import CommanderClient
@@ -33,10 +34,11 @@ class Opened:
     embedded: bool = False
     trouble: Callable[[], RelayError | None] = lambda: None  # why an embedded one went down by itself
     warning: str = ""  # what its operator should know of how it was started
+    remark: Callable[[Mapping[str, RunRow]], str] = lambda runs: ""  # what there is to say of its runs as they are now
 
 
-Source = Endpoint | Callable[[], Opened]
-"""An endpoint, or what finds (or starts) one: called in a thread, after the first paint. May raise RelayError."""
+Source = Endpoint | Opened | Callable[[], Opened]
+"""A known commander, or what finds (or starts) one: called in a thread, after the first paint. May raise RelayError."""
 
 
 class Session:
@@ -49,7 +51,9 @@ class Session:
         self._mirror = mirror
         self._on_change = on_change
         self._actor = actor
-        self.opened: Opened | None = None if callable(source) else Opened(source)
+        self.opened: Opened | None = Opened(source) if isinstance(source, Endpoint) else None
+        if isinstance(source, Opened):
+            self.opened = source
         self.on_opened: Callable[[Opened], None] = lambda opened: None
         self._feed: Feed | None = None
         self._client: CommanderClient | None = None
@@ -58,6 +62,10 @@ class Session:
     @property
     def url(self) -> str:
         return self.opened.endpoint.url if self.opened is not None else ""
+
+    @property
+    def remark(self) -> str:
+        return self.opened.remark(self._mirror.runs) if self.opened is not None and self._mirror.loaded else ""
 
     async def run(self) -> None:
         """Until cancelled. RelayError where no commander can be opened."""

@@ -61,7 +61,7 @@ class HomeScreen(RelayScreen):
 
     def compose(self) -> ComposeResult:
         yield StatusLine(self.mirror, title=self.relay.title)
-        yield Reason(self.mirror)
+        yield Reason(self.mirror, lambda: self.relay.session.remark)
         yield TabLine()
         yield Table(self.state.spec.columns, id=self.current)
         yield Peek(self)

@@ -75,7 +75,7 @@ class RunScreen(RelayScreen):
 
     def compose(self) -> ComposeResult:
         yield StatusLine(self.mirror, title=self.relay.title)
-        yield Reason(self.mirror)
+        yield Reason(self.mirror, lambda: self.relay.session.remark)
         yield RunHead(self)
         with Horizontal(id="middle"):
             yield Chart(METRIC, id="curve")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual import events
 from textual.message import Message
@@ -87,22 +87,30 @@ class StatusLine(Lines):
 
 
 class Reason(Lines):
-    """Why the picture is not live, in a line of its own while it is not; else why agents wait, where all of them do."""
+    """Why the picture is not live, in a line of its own while it is not; else why agents wait, where all of them do, or
+    what there is to remark of the runs."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: Mirror, remark: Callable[[], str] = lambda: "") -> None:
         super().__init__(id="reason")
         self._mirror = mirror
+        self._remark = remark
+
+    @property
+    def said(self) -> Piece:
+        mirror = self._mirror
+        if mirror.link.state is not LinkState.LIVE:
+            return Piece(mirror.link.reason, "bad" if mirror.link.state is LinkState.REFUSED else "warn")
+        if waits := held_off(mirror.no_grants_until, mirror.now):
+            return Piece(waits, "warn")
+        return Piece(self._remark(), "good")
 
     @property
     def words(self) -> str:
-        mirror = self._mirror
-        if mirror.link.state is not LinkState.LIVE:
-            return mirror.link.reason
-        return held_off(mirror.no_grants_until, mirror.now)
+        return self.said.text
 
     def compose_lines(self, width: int) -> Sequence[Line]:
-        ink = "bad" if self._mirror.link.state is LinkState.REFUSED else "warn"
-        return [[Piece(" "), Piece(clean(self.words, 400), ink)]]
+        words, ink = self.said
+        return [[Piece(" "), Piece(clean(words, 400), ink)]]
 
 
 class TabLine(Lines):
