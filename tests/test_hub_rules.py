@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -19,10 +20,12 @@ from relay_agent.hub.choosing import chosen, told
 from relay_agent.hub.far.failures import wait_of
 from relay_agent.hub.keeping import doomed
 from relay_agent.hub.metrics import MOST, Metrics
+from relay_agent.hub.parcel import rollouts
 from relay_agent.hub.synced import LastSynced, last_synced, note
 from relay_agent.outcome.stop import Why
 from relay_agent.sending.patience import patience
 from relay_agent.sending.schedule import FIRST, LONGEST, SOON, TRIES, Schedule
+from relay_agent.volume import own_files
 from relaytui.wire.reports import Log, Step
 from relaytui.wire.status import Outcome
 
@@ -296,6 +299,50 @@ def test_metrics_wait_for_a_volume_and_are_thinned(tmp_path: Path) -> None:
         metrics.hear(Step(1.0, step, metrics={"loss": 1.0}))
     metrics.flush()
     assert len(metrics.path.read_bytes().splitlines()) <= 3 + MOST
+
+
+def test_what_is_told_while_metrics_are_written_is_written_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Metrics(new_run(tmp_path).hf / "metrics.jsonl", 1)
+    written = list[bytes]()
+
+    def slow(path: Path, data: bytes) -> None:
+        if not written:
+            for step in range(10, 10 + MOST + 1):  # as many as are thinned
+                metrics.hear(Step(1.0, step, metrics={"loss": 1.0}))
+        written.append(data)
+        if len(written) == 2:
+            raise OSError("it hangs")
+        own_files.append(path, data)
+
+    monkeypatch.setattr("relay_agent.hub.metrics.append", slow)
+    metrics.hear(Step(1.0, 0, metrics={"loss": 1.0}))
+    metrics.flush()
+    with pytest.raises(OSError, match="it hangs"):
+        metrics.flush()
+    metrics.hear(Step(1.0, 99_998, metrics={"loss": 1.0}))
+    metrics.hear(Step(1.0, 99_999, metrics={"loss": 1.0}))
+    metrics.flush()
+    metrics.flush()
+    steps = [json.loads(line)["step"] for line in metrics.path.read_bytes().splitlines()]
+    assert steps[0] == 0
+    assert steps[1:-1] == list(range(11, 10 + MOST + 1, 2))
+    assert steps[-1] in (99_998, 99_999)
+
+
+def test_an_attempt_without_rollouts_hides_no_others(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for epoch in (1, 2, 3, 5):
+        run.output(epoch).mkdir(parents=True, exist_ok=True)
+    for epoch in (2, 5):
+        (run.output(epoch) / "rollouts").mkdir()
+        (run.output(epoch) / "rollouts" / "one.jsonl").write_text("{}\n")
+    (run.output(3) / "rollouts").write_text("no folder")
+    (run.output(0).parent / "e-strange").symlink_to("/nowhere")
+    wish: Any = SimpleNamespace(rollouts=(Path("rollouts"), "*.jsonl"))
+    found = sorted(beside.path for beside in rollouts(wish, run, math.inf))
+    assert found == ["rollouts/e00000002/one.jsonl", "rollouts/e00000005/one.jsonl"]
 
 
 def test_tags_that_one_may_have(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from relay_agent import guardian
@@ -22,6 +23,7 @@ class Metrics:
         self.path = path
         self._epoch = epoch
         self._waiting: list[bytes] = []
+        self._lock = threading.Lock()  # it is flushed in a thread while more is heard
         self._every = 1
         self._seen = 0
 
@@ -32,18 +34,24 @@ class Metrics:
         if self._seen % self._every:
             return
         row = {"step": report.step, "t": report.t, "epoch": self._epoch, **report.metrics}
-        self._waiting.append(encode(row) + b"\n")
-        if len(self._waiting) > MOST:
-            self._waiting = self._waiting[1::2]
-            self._every *= 2
+        with self._lock:
+            self._waiting.append(encode(row) + b"\n")
+            if len(self._waiting) > MOST:
+                self._waiting = self._waiting[1::2]
+                self._every *= 2
 
     def flush(self) -> None:
         """Onto the volume; what it does not take is tried again. Blocking."""
-        waiting = self._waiting
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        append(self.path, scrub_lines(b"".join(waiting)))
-        del self._waiting[: len(waiting)]
+        try:
+            append(self.path, scrub_lines(b"".join(waiting)))
+        except OSError:
+            with self._lock:
+                self._waiting = waiting + self._waiting
+            raise
         if self.path.stat().st_size > LARGE:
             _thin(self.path)
 

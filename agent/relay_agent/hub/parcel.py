@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -97,7 +98,7 @@ def packed(
         Beside(layout.RUN, text=told_of.encode().decode()),
         Beside(layout.METRICS, file=str(metrics), tail=METRICS_TAIL),
         Beside(layout.EVENTS, file=str(run.events), tail=EVENTS_TAIL),
-        *_rollouts(wish, run, before),
+        *rollouts(wish, run, before),
     ]
     base = told_of.lineage.base_model
     fields: dict[str, str | list[str]] = {"tags": [card.TAG]} | ({"base_model": base} if base else {})
@@ -138,17 +139,17 @@ def _section(run: layout.RunFile, sealed: Sealed) -> str:
     return f"{card.HEADING}\n\n{card.table(rows)}\n"
 
 
-def _rollouts(wish: Wish, run: RunFolder, before: float) -> list[Beside]:
-    """The newest of all attempts; those that are there already are not sent again."""
+def rollouts(wish: Wish, run: RunFolder, before: float) -> list[Beside]:
+    """The newest of all attempts; those that are there already are not sent again, and what vanished, or cannot be
+    read, is not sent. Blocking."""
     if wish.rollouts is None:
         return []
     found: list[tuple[float, str, Path]] = []
-    try:
+    with suppress(OSError):
         for epoch in run.output(0).parent.iterdir():
-            if epoch.name.startswith("e"):
-                found += _rollouts_of(epoch, *wish.rollouts)
-    except (OSError, ValueError):
-        pass  # what vanished, or cannot be read, is not sent
+            with suppress(OSError, ValueError):  # an attempt that made none hides no others
+                if epoch.name.startswith("e"):
+                    found += _rollouts_of(epoch, *wish.rollouts)
     newest = sorted((each for each in found if each[0] <= before), reverse=True)[:MANY_ROLLOUTS]
     return [Beside(name, file=str(path)) for _, name, path in newest if name.isprintable()]
 

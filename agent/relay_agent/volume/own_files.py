@@ -13,7 +13,7 @@ def append(path: Path, data: bytes) -> None:
     """At the end of a file of ours, which is made if it is missing. OSError."""
     fd = guardian.open_own(str(path), os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(fd, data)  # one write: lines of two agents do not mix
+        _write(fd, data)  # in one where the disk has room: lines of two agents do not mix
     finally:
         os.close(fd)
 
@@ -26,7 +26,7 @@ def replace(path: Path, data: bytes) -> None:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | guardian.OURS, 0o644, dir_fd=at)
         try:
             try:
-                os.write(fd, data)
+                _write(fd, data)
             finally:
                 os.close(fd)
             try:
@@ -40,6 +40,13 @@ def replace(path: Path, data: bytes) -> None:
             raise
     finally:
         os.close(at)
+
+
+def _write(fd: int, data: bytes) -> None:
+    """All of it: a disk that is nearly full takes a part and says nothing."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def read(path: Path, limit: int) -> bytes | None:
