@@ -75,7 +75,7 @@ class Shelf:
 
 
 def begin(
-    run: RunFolder, known: CheckpointRef | None, shelf: Shelf | None, rule: Any = "ask", *, epoch: int = 7,
+    run: RunFolder, known: CheckpointRef | None, shelf: Shelf | list[Shelf] | None, rule: Any = "ask", *, epoch: int = 7,
     stop: Stop | None = None, **more: Any,
 ) -> tuple[str | None, Told]:  # fmt: skip
     """Name of what it resumes from, and what was told."""
@@ -85,9 +85,9 @@ def begin(
         settings: Any = SimpleNamespace(on_missing_checkpoint=rule, run_id=run.run_id)
         held: Any = SimpleNamespace(lease=SimpleNamespace(epoch=epoch), held=True, fenced=lambda: None)
         teller: Any = told
-        source: Any = shelf
+        sources: Any = shelf if isinstance(shelf, list) else [shelf] if shelf else []
         asked = stop or Stop()
-        restoring = Restoring([source] if source else [], run, rule, held, teller, asked)
+        restoring = Restoring(sources, run, rule, held, teller, asked)
         begun = Beginning(settings, run, known, 3, "mock", held, teller, asked, restoring=restoring, **more)
         found = await begun.resume()
         await asyncio.sleep(0)
@@ -203,6 +203,17 @@ def test_one_that_cannot_be_had_now_is_not_replaced_by_an_older_one_unasked(lost
         with pytest.raises(RelayError, match=r"step_00000500 at relay/run-1 cannot be had: the volume is full"):
             begin(run, None, shelf, rule)
     assert begin(run, None, shelf, "older")[0] == "step_00000400"
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_one_that_two_places_have_is_had_from_the_other(lost: RunFolder, run: RunFolder, knows: bool) -> None:
+    four, five = put(lost, 3, 400), put(lost, 3, 500)
+    hub, store = Shelf(lost, four, five), Shelf(lost, five)
+    hub.fails["step-500"] = Trouble("timeout", "no answer", "transient")
+    known = ref(five, 3) if knows else None
+    name, told = begin(run, known, [hub, store])
+    assert (name, told.kinds()[-2:]) == ("step_00000500", ["restore.failed", "restore.hub"])
+    assert (hub.pulled, store.pulled) == (["step-500"], ["step-500"])
 
 
 def test_when_all_that_is_there_is_bad_the_run_does_not_quietly_begin_anew(lost: RunFolder, run: RunFolder) -> None:

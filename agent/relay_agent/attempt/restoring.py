@@ -79,7 +79,7 @@ class Restoring:
     async def _ask(self, here: Here, resume: Resume | None, known: CheckpointRef | None, healthy: bool) -> Found:
         mark = await asyncio.to_thread(_mark, resume)
         spoilt = await asyncio.to_thread(notes, self._folder)
-        better = ""  # why one that may be whole cannot be had
+        missed: dict[str, str] = {}  # why what may be whole cannot be had, by its manifest; "": of all in some place
         found: list[tuple[Source, Step]] = []
         for source in self._sources:
             say(f"looking for checkpoints of the run at {source.where}")
@@ -88,7 +88,7 @@ class Restoring:
             except Trouble as error:
                 words = f"{source.where} cannot be asked for checkpoints: {error.words}"
                 self._failed(words, error.code)
-                better = better or words
+                missed.setdefault("", words)
                 continue
             found += [(source, step) for step in self._candidates(source.where, steps, spoilt, healthy)]
         ours = self._tenure.lease.epoch
@@ -99,6 +99,7 @@ class Restoring:
         )
         nowhere = not any(known and is_known(known, step.name, step.epoch, step.manifest) for _, step in candidates)
         for source, step in candidates:
+            better = next((why for manifest, why in missed.items() if manifest != step.manifest), "")
             first = step.manifest == candidates[0][1].manifest
             here = Here.LOST if here is Here.EMPTY and (better or not first) else here
             what = there(
@@ -117,10 +118,11 @@ class Restoring:
                 return Found(Act.HUB, await self._bring(source, step), words, there=what)
             except Trouble as error:
                 if error.code != "not_whole":
-                    better = f"{step.name} at {source.where} cannot be had: {error.words}"
+                    missed[step.manifest] = f"{step.name} at {source.where} cannot be had: {error.words}"
                 self._failed(f"{step.tag} of {source.where} is not used: {error.words}", error.code, step)
             except Torn as torn:
                 self._failed(f"{step.tag} of {source.where} is not used: {torn.reason}", "not_whole", step)
+        better = next(iter(missed.values()), "")
         here = Here.LOST if here is Here.EMPTY and candidates else here
         what = There.UNREACHED if better else There.NOTHING
         words = better or f"nothing to go on from is at {' or '.join(source.where for source in self._sources)}"
