@@ -75,8 +75,8 @@ class Shelf:
 
 
 def begin(
-    run: RunFolder, known: CheckpointRef | None, shelf: Shelf | list[Shelf] | None, rule: Any = "ask", *, epoch: int = 7,
-    stop: Stop | None = None, **more: Any,
+    run: RunFolder, known: CheckpointRef | None, shelf: Shelf | list[Shelf] | None, rule: Any = "ask", *,
+    epoch: int = 7, stop: Stop | None = None, **more: Any,
 ) -> tuple[str | None, Told]:  # fmt: skip
     """Name of what it resumes from, and what was told."""
     told = Told()

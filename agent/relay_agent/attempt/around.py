@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.tenure import Tenure
+from relay_agent.attempt.tenure import Tenure, is_ours
 from relay_agent.config import Settings
 from relay_agent.outcome.stop import Stop
 from relay_agent.trainer.command import Launch
-from relay_agent.volume.volume import RunFolder, highest_claim
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import Clock
 
 
@@ -30,8 +30,8 @@ class Around:
     rng: random.Random
 
     def mine(self) -> bool:
-        """Whether the run is still ours, as far as the volume knows. Blocking."""
-        return self.tenure.held and highest_claim(self.folder) <= self.tenure.lease.epoch
+        """Blocking; OSError."""
+        return is_ours(self.tenure, self.folder)
 
     @property
     def names_hub(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.tenure import Tenure
+from relay_agent.attempt.tenure import Tenure, is_ours
 from relay_agent.attempt.whence import TABLE, Act, Found, Here, There
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.publish import Fenced
@@ -22,7 +22,7 @@ from relay_agent.config import Settings
 from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
 from relay_agent.volume.spoilt_claims import set_aside
-from relay_agent.volume.volume import RunFolder, highest_claim
+from relay_agent.volume.volume import RunFolder
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import clean, counted
@@ -123,7 +123,7 @@ class Beginning:
         forget(self._folder)
 
     def _mine(self) -> bool:
-        return self._tenure.held and highest_claim(self._folder) <= self._tenure.lease.epoch
+        return is_ours(self._tenure, self._folder)
 
     def _here(self, resume: Resume | None, known: CheckpointRef | None, lost: str, damage: str) -> Here:
         if resume is None:

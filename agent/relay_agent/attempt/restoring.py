@@ -16,7 +16,7 @@ from relay_agent.artifacts.wish import wish_of as store_wish_of
 from relay_agent.attempt.around import Around
 from relay_agent.attempt.storing import store_of
 from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.tenure import Tenure
+from relay_agent.attempt.tenure import Tenure, is_ours
 from relay_agent.attempt.whence import TABLE, Act, Found, Here, Mark, Rule, There, is_foreign, is_known, there
 from relay_agent.checkpoints.aside import throw_away
 from relay_agent.checkpoints.manifest import Sealed, read
@@ -34,7 +34,7 @@ from relay_agent.process import say
 from relay_agent.sending.protocol import Step
 from relay_agent.sending.source import Source
 from relay_agent.sending.trouble import Trouble
-from relay_agent.volume.volume import MAX_JUMP, RunFolder, highest_claim
+from relay_agent.volume.volume import MAX_JUMP, RunFolder
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import counted
 
@@ -175,15 +175,12 @@ class Restoring:
 
     async def _placed(self, source: Source, step: Step) -> Sealed:
         received = await source.pull(step, place_for(self._folder, step.manifest))
-        check = self._stop.unless_asked
+        ours, check = functools.partial(is_ours, self._tenure, self._folder), self._stop.unless_asked
         try:
-            return await asyncio.to_thread(place, self._folder, received, self._mine, check=check)
+            return await asyncio.to_thread(place, self._folder, received, ours, check=check)
         except Fenced:
             self._tenure.fenced()
             raise Cancelled from None
-
-    def _mine(self) -> bool:
-        return self._tenure.held and highest_claim(self._folder) <= self._tenure.lease.epoch
 
     def _failed(self, words: str, code: str, step: Step | None = None) -> None:
         say(words)

@@ -17,6 +17,7 @@ from relay_agent.link.link import Link
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.pod.takeover import Standing
 from relay_agent.process import say
+from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import Refused, Register, Renew, Renewed
@@ -209,6 +210,11 @@ class Tenure:
 
     def fenced(self) -> None:
         self.lose("superseded", "a later epoch has claimed the run on the volume")
+
+
+def is_ours(tenure: Tenure, folder: RunFolder) -> bool:
+    """Whether the run is still ours, for all that the commander and the volume have told. Blocking; OSError."""
+    return tenure.held and highest_claim(folder) <= tenure.lease.epoch
 
 
 def shortened(lease: float, grace: float) -> str:
