@@ -204,3 +204,20 @@ async def test_who_speaks_right_is_not_called_wrong(certificate: ssl.SSLContext)
         assert [await spoken_instead(f"https://{each}") for each in (plain, secure, neither)] == ["http", "", ""]
     assert await spoken_instead("http://127.0.0.1:9") == ""
     assert await spoken_instead("http://127.0.0.1:99999") == ""
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_to_its_end() -> None:
+    body = b'{"role":"worker","commander":"c","now":1.5}'
+
+    async def pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for at in range(0, len(body), 20):
+            writer.write(body[at : at + 20])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with listening(pieces) as address:
+        contact = Contact(f"http://{address}", "a-token")
+        async with contact.session() as session:
+            assert (await contact.whoami(session)).commander == "c"

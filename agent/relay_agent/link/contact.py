@@ -151,12 +151,12 @@ class Contact:
     async def _get(
         self, session: aiohttp.ClientSession, path: str, headers: dict[str, str], seconds: float = TIMEOUT
     ) -> tuple[int, bytes]:
-        from relay_agent.link.web import aiohttp
+        from relay_agent.link.web import aiohttp, beginning
 
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=0.8 * seconds)
         try:
             async with session.get(self.url + path, headers=headers, allow_redirects=False, timeout=timeout) as answer:
-                return answer.status, await answer.content.read(MAX_ANSWER)
+                return answer.status, await beginning(answer, MAX_ANSWER)
         except aiohttp.ConnectionTimeoutError as error:
             raise self._unavailable(plain_words(error)) from None
         except TimeoutError:

@@ -38,7 +38,7 @@ class Metadata:
     ) -> Answer:
         """Unanswered where nobody answers within `patience` seconds. Redirects are not followed: these services know
         none, and whoever sends one is somebody else."""
-        from relay_agent.link.web import aiohttp, connector  # loaded by the link already; not by `--help`
+        from relay_agent.link.web import aiohttp, beginning, connector  # loaded by the link already; not by `--help`
 
         if self._session is None:
             # trust_env stays off: a token for this service is nothing to hand to a proxy
@@ -55,9 +55,7 @@ class Metadata:
             ) as answer:
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
                     raise Unanswered("something packed, which nobody asked for")
-                body = bytearray()
-                while more := await answer.content.read(MAX_ANSWER - len(body)):  # of what has come; more may follow
-                    body += more
+                body = await beginning(answer, MAX_ANSWER)
                 return Answer(answer.status, answer.headers, body.decode(errors="replace").strip())
         except TimeoutError:
             raise Unanswered("no answer in time") from None
