@@ -189,3 +189,33 @@ def test_pauses_are_any_part_of_what_doubles_and_end() -> None:
     assert len(slept) == backoff.tries - 1
     assert all(pause <= most for pause, most in zip(slept, (0.5, 1, 2, 4, 4), strict=True))
     assert len({round(pause / most, 3) for pause, most in zip(slept, (0.5, 1, 2, 4, 4), strict=True)}) == 5
+
+
+async def test_what_goes_wrong_at_the_end_of_one_way_is_said_and_ends_no_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit(tmp_path)
+
+    def wrong(*, final: bool = False) -> int:
+        raise ValueError("a name that is none")
+
+    monkeypatch.setattr(kit.sender, "size_left", wrong)
+    await kit.last(Outcome.COMPLETED)
+    assert "the sync to there ended: ValueError: a name that is none" in capsys.readouterr().err
+    assert kit.way._task is not None
+    assert kit.way._task.done()
+
+
+async def test_what_a_way_keeps_between_two_looks_it_keeps_at_the_end_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last lines of a run's metrics, where nothing is left to be sent."""
+    kit, rested = Kit(tmp_path), list[bool]()
+
+    async def rests() -> None:
+        rested.append(kit.sender.shown.training)
+
+    monkeypatch.setattr(kit.sender, "rests", rests)
+    kit.sender.finals.append(False)  # all is there
+    await kit.last(Outcome.COMPLETED)
+    assert rested[-1] is False

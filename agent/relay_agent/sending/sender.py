@@ -112,7 +112,7 @@ class Sender(ABC):
         return False
 
     async def rests(self) -> None:
-        """Between two looks."""
+        """Between two looks, and before the last of them."""
         return
 
     # -- the loop ----------------------------------------------------------------------------------------------------

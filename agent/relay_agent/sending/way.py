@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from relay_agent.outcome.stop import Stop
 from relay_agent.process import say
@@ -15,7 +16,7 @@ from relaytui.wire.reports import TelemetryReport
 from relaytui.wire.status import Outcome
 
 VOLUME_ANSWERS = 10.0
-"""Seconds that the volume has to say what is not there yet."""
+"""Seconds that the volume has for what little there is to note, and to say what is not there yet."""
 
 
 class Way:
@@ -37,17 +38,31 @@ class Way:
         self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def _run(self) -> None:
+        with self._saying():
+            await self.sender.run()
+
+    @contextmanager
+    def _saying(self) -> Iterator[None]:
+        """Whatever goes wrong, training goes on, and so does the end of an attempt."""
         shown = self.sender.shown
         try:
-            await self.sender.run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, training goes on
+            yield
+        except Exception as error:  # noqa: BLE001
             say(f"{shown.what} ended: {type(error).__name__}: {error}{shown.goes_on}")
 
     async def last(self, outcome: Outcome) -> None:
         """The trainer is gone and all that is whole is published: send what is left, if there is time for it, and wait
         no longer than there is. One more signal ends the wait."""
+        with self._saying():
+            await self._last(outcome)
+        await self.close()
+
+    async def _last(self, outcome: Outcome) -> None:
         sender, task = self.sender, self._task
         sender.shown.training = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(VOLUME_ANSWERS):
+                await sender.rests()
         if task is None or task.done() or (sender.over and not sender.outdone):
             return
         final = outcome in LAST
@@ -60,7 +75,6 @@ class Way:
             sender.left(sender.outdone)
         elif size and (why := await self._waited(task, outcome, size, final)):
             sender.left(why)
-        await self.close()
 
     async def _waited(self, task: asyncio.Task[None], outcome: Outcome, size: int, final: bool) -> str:
         """Why it was not waited for to its end; empty where it was, or where the run goes on and its next attempt sends
