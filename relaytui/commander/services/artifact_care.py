@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from relaytui.commander.services.artifact_readings import GONE, Reading
+from relaytui.commander.services.artifact_readings import Reading
 from relaytui.commander.services.artifacts import ArtifactStore
 from relaytui.commander.store.reader import Reader
 from relaytui.wire.artifacts import ArtifactRow, Verified
@@ -21,6 +21,8 @@ UNKNOWN_FOR = 7 * 86_400.0
 after that backup is known again once it is offered again."""
 ANSWER_WITHIN = 5.0
 """Seconds that one question about a verification waits for its end."""
+ASKED_AGAIN_WITHIN = 60.0
+"""Seconds after a reading's end that who asked for it is told what it found; who asks later asks for another one."""
 REMEMBERED = 256
 
 
@@ -40,7 +42,8 @@ class Care:
         """
         row = await self._artifacts.row(artifact)
         reading = self._asked.get(row.sha256)
-        if reading is None:
+        if reading is None or self._is_over(reading):
+            self._asked.pop(row.sha256, None)
             while len(self._asked) >= REMEMBERED:
                 del self._asked[next(iter(self._asked))]
             reading = self._asked[row.sha256] = self._artifacts.readings.begin(row.sha256, row.size)
@@ -51,6 +54,9 @@ class Care:
         self._asked.pop(row.sha256, None)
         reading.task.result()
         return Verified(await self._artifacts.row(artifact), reading.hashed, over=True)
+
+    def _is_over(self, reading: Reading) -> bool:
+        return reading.ended is not None and self._clock.boot() - reading.ended > ASKED_AGAIN_WITHIN
 
     async def doubt(self, row: ArtifactRow) -> None:
         """Who fetched it got other bytes: it is read again where it lies."""
@@ -88,12 +94,7 @@ class Care:
     async def _mark_missing(self) -> None:
         for sha256, size, whole in await self._reader.contents():
             if whole and not await self._has(sha256, size):
-                await self._miss(sha256, size)
-
-    async def _miss(self, sha256: str, size: int) -> None:
-        async with self._artifacts.placing:  # it may have been deleted, or have come again, since
-            if not await self._has(sha256, size):
-                await self._artifacts.damaged(sha256, GONE)
+                await self._artifacts.is_lost(sha256, size)
 
     async def _has(self, sha256: str, size: int) -> bool:
         return await self._artifacts.uploads.in_thread(lambda: self._artifacts.content.has(sha256, size))

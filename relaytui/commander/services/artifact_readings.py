@@ -26,6 +26,11 @@ DOUBTED_AFTER = 60.0
 BEGIN_WITHIN = 20.0
 """Seconds that who offers a content waits for its reading; asked again, the reading has gone on."""
 REMEMBERED = 1_024
+TRIES = 3
+"""Readings in a row of a file that gives way to another one, each time, before its end: then nothing is said of it."""
+
+Found = Callable[[str, str, Sight | None], Awaitable[bool]]
+"""(sha256, why it is damaged or "", the file that was read); False where that is not what is there now."""
 
 
 class Reading:
@@ -34,12 +39,14 @@ class Reading:
     def __init__(self) -> None:
         self.hashed = 0
         self.task: asyncio.Task[str] | None = None
+        self.ended: float | None = None
+        """On the boot clock."""
 
 
 class Readings:
-    """`found`: told of each content that was read, and why it is damaged, or ""."""
+    """`found`: told of each content that was read."""
 
-    def __init__(self, uploads: Uploads, clock: Clock, found: Callable[[str, str], Awaitable[None]]) -> None:
+    def __init__(self, uploads: Uploads, clock: Clock, found: Found) -> None:
         self._in_thread = uploads.in_thread
         self._content: Content = uploads.content
         self._clock = clock
@@ -107,19 +114,29 @@ class Readings:
 
     async def _read(self, sha256: str, size: int, reading: Reading) -> str:
         async with self._one:
+            try:
+                return await self._read_what_is_there(sha256, size, reading)
+            finally:
+                reading.ended = self._clock.boot()
+
+    async def _read_what_is_there(self, sha256: str, size: int, reading: Reading) -> str:
+        for _ in range(TRIES):
             wrong, seen = await self._wrong(sha256, size, reading)
-            self._believe(sha256, None if wrong else seen)
-            await self._found(sha256, wrong)
-        return wrong
+            if await self._found(sha256, wrong, seen):
+                self._believe(sha256, None if wrong else seen)
+                return wrong
+        return "its file was another one each time that it was read"
 
     async def _wrong(self, sha256: str, size: int, reading: Reading) -> tuple[str, Sight | None]:
-        digest = hashlib.sha256()
+        """Why it is damaged, or "", and the file that this is said of."""
+        digest, reading.hashed = hashlib.sha256(), 0
+        seen = await self._in_thread(lambda: self._content.sight(sha256))
         try:
             file = await self._in_thread(lambda: self._content.open(sha256))
         except OSError as error:
-            return f"it cannot be read: {error.strerror}", None
+            return f"it cannot be read: {error.strerror}", seen
         if file is None:
-            return GONE, None
+            return GONE, seen
         with file:
             seen = sight_of(os.fstat(file.fileno()))
 
@@ -132,8 +149,8 @@ class Readings:
                 while count := await self._in_thread(more):
                     reading.hashed += count
             except OSError as error:
-                return f"it cannot be read: {error.strerror}", None
+                return f"it cannot be read: {error.strerror}", seen
         if reading.hashed != size:
-            return f"it has {reading.hashed} of {size} bytes", None
+            return f"it has {reading.hashed} of {size} bytes", seen
         whole = hmac.compare_digest(digest.hexdigest(), sha256)
         return "" if whole else "its bytes are not what they were", seen

@@ -25,7 +25,7 @@ from relaytui.commander.services.uploads import Coming, UploadRefused, Uploads, 
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import artifacts as store
 from relaytui.commander.store import attempts, history, runs
-from relaytui.commander.store.content import Content
+from relaytui.commander.store.content import Content, Sight
 from relaytui.commander.store.reader import Reader
 from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.artifacts import ArtifactRow, Began, BeginUpload
@@ -225,12 +225,11 @@ class ArtifactStore:
         return row
 
     def _finish_in(self, tx: Tx, upload: Upload) -> tuple[ArtifactRow, list[str]]:
-        at = self._clock.wall()
         if upload.pod:
             self._holder_in(tx, upload.run_id, upload.epoch, None)
-        self._whole_in(tx, upload.sha256, at, "sent again, and whole")
+        self._whole_in(tx, upload.sha256, "sent again, and whole")
         store.drop_upload(tx, upload.upload)
-        return self._add_in(tx, upload, at, in_words(upload.size))
+        return self._add_in(tx, upload, self._clock.wall(), in_words(upload.size))
 
     def _add_in(self, tx: Tx, upload: Upload, at: float, words: str) -> tuple[ArtifactRow, list[str]]:
         """The row, and contents that no row has any more since those beyond the newest few gave way."""
@@ -299,17 +298,29 @@ class ArtifactStore:
     async def open(self, row: ArtifactRow) -> BinaryIO:
         """Its bytes; what is deleted meanwhile can still be read to its end. RelayError 409 `damaged`."""
         if not row.damaged:
-            try:
-                file = await self.uploads.in_thread(lambda: self.content.open(row.sha256, row.size))
-            except OSError as error:
-                raise store_failed(error) from None
+            file = await self._open(row)
+            if file is None and not await self.is_lost(row.sha256, row.size):
+                file = await self._open(row)
             if file is not None:
                 return file
-            await self.damaged(row.sha256, GONE)
         where = self.content.path(row.sha256)
         hint = f"what is left of it, if anything, is {where} where the commander runs; upload it again to mend it"
         message = f"artifact {row.id} ({row.name}) is damaged: {row.damaged or GONE}"
         raise RelayError("damaged", message, hint, status=409)
+
+    async def _open(self, row: ArtifactRow) -> BinaryIO | None:
+        try:
+            return await self.uploads.in_thread(lambda: self.content.open(row.sha256, row.size))
+        except OSError as error:
+            raise store_failed(error) from None
+
+    async def is_lost(self, sha256: str, size: int) -> bool:
+        """Whether what somebody did not find is not there: its rows say so from now on. It may have come again."""
+        async with self.placing:
+            if await self.uploads.in_thread(lambda: self.content.has(sha256, size)):
+                return False
+            await self.damaged(sha256, GONE)
+        return True
 
     async def delete(self, artifact: int, by: str, why: str) -> ArtifactRow:
         """A checkpoint's manifest goes with it. RelayError 404."""
@@ -342,16 +353,19 @@ class ArtifactStore:
 
         await self._relay.run(unit)
 
-    async def _found(self, sha256: str, wrong: str) -> None:
-        """That content was read again where it lies."""
-        if wrong:
-            await self.damaged(sha256, wrong)
-        else:
-            at = self._clock.wall()
-            await self._relay.run(lambda tx: self._whole_in(tx, sha256, at, "read again, and whole"))
+    async def _found(self, sha256: str, wrong: str, seen: Sight | None) -> bool:
+        """The file `seen` was read where it lies. False where another is there by now: of that nothing is known."""
+        async with self.placing:
+            if await self.uploads.in_thread(lambda: self.content.sight(sha256)) != seen:
+                return False
+            if wrong:
+                await self.damaged(sha256, wrong)
+            else:
+                await self._relay.run(lambda tx: self._whole_in(tx, sha256, "read again, and whole"))
+        return True
 
-    def _whole_in(self, tx: Tx, sha256: str, at: float, how: str) -> None:
-        for row in store.found_whole(tx, sha256, at):
+    def _whole_in(self, tx: Tx, sha256: str, how: str) -> None:
+        for row in store.found_whole(tx, sha256, self._clock.wall()):
             self._say(tx, "artifact.mended", endings.COMMANDER, f"{row.kind} {row.name}: {how}", row)
 
     async def _collect(self, contents: list[str]) -> None:
