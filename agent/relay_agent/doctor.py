@@ -123,9 +123,10 @@ def _launcher(settings: Settings) -> Check:
         return _ok("launcher", launch.argv[0])
     untried = f"{launch.name} is for bash in {_here()}; the command itself was not tried"
     if gone := missing(launch.argv[-1]):
-        return _warn(
-            "launcher", f"{untried}, and {gone}", "name it with its folder, or put it there before the agent starts"
-        )
+        why, todo = f"{untried}, and {gone.words}", "name it as it is there, or put it there before the agent starts"
+        if gone.certain:
+            return _fail("launcher", RelayError("command_not_startable", why, todo, exit_code=Exit.USAGE))
+        return _warn("launcher", why, todo)
     return _ok("launcher", untried)
 
 

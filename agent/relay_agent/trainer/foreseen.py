@@ -6,50 +6,133 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
+from typing import NamedTuple
 
 from relay_agent.trainer.command import pod_environment
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=")
 _PLAIN = re.compile(r"[\w+][\w.+-]{0,200}", re.ASCII)
 _PATH = re.compile(r"[\w./+@,=:-]{1,1000}")
 """Without a sign that means something to bash."""
 _OPERATOR = re.compile(r"[;&|()<>]+")
+_REDIRECTION = re.compile(r"&?[<>]+[&|]?")
 _BEFORE = ("set", "export", "umask", "ulimit", ":", "true")
 """Commands that may stand before the one that trains, and change nothing that counts here."""
-_SHELL = re.compile(r"(?:ba|da|z)?sh|python(?:\d(?:\.\d+)?)?")
-_SWITCH = re.compile(r"-[uOBEsSIxe]{1,4}|-eux?o?")
+_ERREXIT = re.compile(r"-[a-zA-Z]*e[a-zA-Z]*|errexit")
+_UNREADABLE = "?"
+"""In an operator's place: what comes then is not known."""
+_LOOKS = ("PATH", "CDPATH", "BASH_ENV")
+"""Variables that say where bash looks."""
+_HANDLER = "BASH_FUNC_command_not_found_handle%%"
+"""A function that bash calls for a program that is not there, as it is exported."""
+_SHELL = re.compile(r"(?:ba|da|z)?sh")
+_READERS = (
+    (_SHELL, re.compile(r"-[euxE]{1,4}")),
+    (re.compile(r"python(?:\d(?:\.\d+)?)?"), re.compile(r"-[uOBEsSIx]{1,4}")),
+)
+"""Whose first word is a script, and the switches that may stand before it."""
 _STARTERS = ("torchrun", "accelerate", "deepspeed")
 """The first word of theirs that ends in `.py` is the script."""
+_NO_SCRIPT = frozenset({"-m", "--module", "--no-python", "--no_python"})
+"""With one of these what they start is no script."""
 
 
-def missing(command: str) -> str:
-    """What is not there, in words; empty: nothing to say. A variable, a substitution or another of bash's arts ends the
-    look."""
+class Missing(NamedTuple):
+    """What is not there. `certain`: whatever else bash makes of the command, it cannot train."""
+
+    words: str
+    certain: bool
+
+
+def missing(command: str) -> Missing | None:
+    """None: nothing to say. A variable, a substitution or another of bash's arts ends the look."""
     folder = _here()
-    for words, then in _simple(command):
+    env = pod_environment(os.environ)
+    # A comment ends where no look sees it, and a substitution may make what is missing.
+    sure = not any(mark in command for mark in ("#", "`")) and not any(name in env for name in (*_LOOKS[1:], _HANDLER))
+    errexit = False
+    parts = list(_simple(command))
+    for at, (words, then) in enumerate(parts):
         rest = list(words)
+        replaces = False  # the shell
         while rest and (rest[0] == "exec" or _ASSIGNMENT.match(rest[0])):
+            replaces = replaces or rest[0] == "exec"
+            sure = sure and not _says_where(rest[0])
             del rest[0]
         if not rest or then == "||":  # it may fail
-            return ""
+            return None
         if rest[0] == "cd":
             if folder is None or len(rest) != 2 or not _PATH.fullmatch(rest[1]):
-                return ""
+                return None
             folder = folder / rest[1]
             if not folder.is_dir():
-                return f"there is no folder {folder}"
+                return Missing(f"there is no folder {folder}", sure and _is_all(parts[at:], errexit=errexit))
         elif rest[0] not in _BEFORE:
-            where = "that the trainer gets (without the agent's own virtual environment)"
-            if _is_missing(rest[0]):
-                return f"there is no {rest[0]} on the PATH {where}"
-            script = _script(rest)
-            gone = folder is not None and script is not None and not os.path.lexists(folder / script)
-            return f"there is no {script} in {folder}" if gone else ""
+            what = _program(rest[0], folder, env) or _no_script(rest, folder, env)
+            certain = sure and _is_all(parts[at:], errexit=errexit, replaces=replaces) and not _unclear(rest)
+            return Missing(what, certain) if what else None
+        elif rest[0] == "set":
+            errexit = any(map(_ERREXIT.fullmatch, rest)) or (errexit and not any(word[:1] == "+" for word in rest))
+        elif rest[0] == "export":
+            sure = sure and not any(map(_says_where, rest[1:]))
         if then not in ("&&", ";"):
-            return ""
-    return ""
+            return None
+    return None
+
+
+def _says_where(word: str) -> bool:
+    found = _ASSIGNMENT.match(word)
+    return found is not None and found[1] in _LOOKS
+
+
+def _is_all(parts: Sequence[tuple[list[str], str]], *, errexit: bool, replaces: bool = False) -> bool:
+    """Whether nothing trains where the first of them fails. `replaces`: the shell ends with it."""
+    stops = errexit or replaces
+    for at, (_, then) in enumerate(parts):
+        after = parts[at + 1 :]
+        if then == "|" and after and after[0][0][:1] == ["tee"]:
+            stops = False  # it is `tee` that the shell hears of
+        elif then == "&&":
+            stops = replaces and stops  # what fails before one of these is no failure to `set -e`
+        elif then and not _REDIRECTION.fullmatch(then) and not (then == ";" and (stops or not after)):
+            return False
+    return True
+
+
+def _program(program: str, folder: Path | None, env: Mapping[str, str]) -> str:
+    """Why it cannot be started; empty where nothing is known against it."""
+    if "/" not in program:
+        where = "that the trainer gets (without the agent's own virtual environment)"
+        return f"there is no {program} on the PATH {where}" if _is_unknown(program, folder, env) else ""
+    if folder is None or not _PATH.fullmatch(program):
+        return ""
+    there = "" if program.startswith("/") else f" in {folder}"
+    path = folder / program
+    if not os.path.lexists(path):
+        return f"there is no {program}{there}"
+    startable = not path.exists() or (path.is_file() and os.access(path, os.X_OK))
+    return "" if startable else f"{program}{there} is not an executable file"
+
+
+def _no_script(words: list[str], folder: Path | None, env: Mapping[str, str]) -> str:
+    script = _script(words)
+    if folder is None or script is None or os.path.lexists(folder / script):
+        return ""
+    # A shell looks for one as for a program then.
+    searched = env["PATH"].split(os.pathsep) if _SHELL.fullmatch(Path(words[0]).name) and "/" not in script else ()
+    if any(os.path.lexists(Path(place, script)) for place in searched):
+        return ""
+    return f"there is no {script} in {folder}"
+
+
+def _unclear(words: list[str]) -> bool:
+    """Whether what was taken for the script of a starter may be what the option before it is given."""
+    script = _script(words)
+    starts = Path(words[0]).name in _STARTERS and script is not None
+    return starts and words[words.index(script or "") - 1].startswith("-")
 
 
 def _simple(command: str) -> Iterator[tuple[list[str], str]]:
@@ -65,6 +148,7 @@ def _simple(command: str) -> Iterator[tuple[list[str], str]]:
             else:
                 words.append(word)
     except ValueError:  # quotes
+        yield [], _UNREADABLE
         return
     if words:
         yield words, ""
@@ -73,25 +157,27 @@ def _simple(command: str) -> Iterator[tuple[list[str], str]]:
 def _script(words: list[str]) -> str | None:
     """The file that an interpreter is to read; None where that is not plain."""
     program, arguments = Path(words[0]).name, words[1:]
-    if program in _STARTERS:
+    found = None
+    if program in _STARTERS and not _NO_SCRIPT & {*arguments}:
         found = next((word for word in arguments if word.endswith(".py")), None)
-    elif _SHELL.fullmatch(program):
-        while arguments and _SWITCH.fullmatch(arguments[0]):
-            del arguments[0]
-        found = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    else:
-        return None
-    return found if found is not None and _PATH.fullmatch(found) else None
+    for name, switch in _READERS:
+        if name.fullmatch(program):
+            after = list(dropwhile(switch.fullmatch, arguments))
+            found = after[0] if after and not after[0].startswith("-") else None
+    # A bare number may belong to a redirection.
+    return found if found is not None and _PATH.fullmatch(found) and not found.isdigit() else None
 
 
-def _is_missing(program: str) -> bool:
+def _is_unknown(program: str, folder: Path | None, env: Mapping[str, str]) -> bool:
     """A plain name of which bash knows nothing."""
     if not _PLAIN.fullmatch(program):
         return False
     known = ["bash", "-c", 'type -t -- "$1"', "bash", program]
-    env = {name: value for name, value in pod_environment(os.environ).items() if name != "BASH_ENV"}
+    env = {name: value for name, value in env.items() if name != "BASH_ENV"}
     try:
-        found = subprocess.run(known, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
+        found = subprocess.run(
+            known, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return found.returncode == 1
