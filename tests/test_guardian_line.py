@@ -22,7 +22,7 @@ from guardian_kit import alive, eventually
 from relay_agent import guardian
 from relay_agent.pod import takeover
 from relay_agent.pod.takeover import Trainer
-from relay_agent.trainer import supervise
+from relay_agent.trainer import spawn
 from relay_agent.trainer.leftovers import stop_leftovers
 
 
@@ -38,7 +38,7 @@ class Bare:
             self.folder.mkdir()
         self.guard = f"bare-{os.getpid()}-{random.getrandbits(64):x}"
         self.said = tmp_path / "said"
-        command = [sys.executable, "-I", "-S", str(supervise.MAIN), str(theirs.fileno())]
+        command = [sys.executable, "-I", "-S", str(spawn.MAIN), str(theirs.fileno())]
         command += [
             str(log or tmp_path / "log"),
             self.guard,

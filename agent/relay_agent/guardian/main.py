@@ -24,19 +24,15 @@ import select
 import signal
 import time
 
-from relay_agent.guardian import cgroup, terminal
 from relay_agent.guardian.line import CALLER_SPEAKS, CALLERS, Line
 from relay_agent.guardian.log import LOG_QUEUE, Log
 from relay_agent.guardian.output import Output
 from relay_agent.guardian.processes import (
     PR_SET_CHILD_SUBREAPER,
-    PR_SET_PDEATHSIG,
     boot_clock,
     give_way,
-    give_way_no_more,
     prctl,
     signal_all,
-    tree,
 )
 from relay_agent.guardian.protocol import (
     ALONE,
@@ -56,6 +52,7 @@ from relay_agent.guardian.protocol import (
     TAKEN,
     TROUBLE,
 )
+from relay_agent.guardian.trainer import Trainer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,14 +77,10 @@ class Guardian:
         self.why = "itself"  # it ended
         self.log = Log(log)
         self.guard = guard
-        self.group = ""  # the trainer's own, where the system gives one
-        self.oom_kills = cgroup.oom_kills()
         self.grace = self.notice = grace
         self.orphan = orphan
-        self.argv = argv
         self.pty = pty
-        self.pid = 0
-        self.code: int | None = None
+        self.trainer = Trainer(argv, guard, pty=pty)
         self.output = Output(-1, pty=pty)
         self.told_trouble = ""
         self.said = ""  # what went wrong last
@@ -97,92 +90,40 @@ class Guardian:
     # -- the trainer ---------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
-        """Fork and exec; False with the reason sent when there is nothing to exec."""
+        """False, with the reason sent, where there is nothing to start."""
         try:
-            read, write = terminal.make() if self.pty else os.pipe()
-            failed, fail = os.pipe()
-            parent = os.getpid()
-            self.group = cgroup.make(self.guard)
-            self.pid = os.fork()
+            self.output = Output(self.trainer.begin(), pty=self.pty)
         except OSError as error:
             self.line.tell(REFUSED, f"{error.errno} {error.strerror}".encode())
             return False
-        if self.pid == 0:
-            try:
-                os.setsid()
-                give_way_no_more()
-                cgroup.enter(self.group)
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(127)
-                for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGXFSZ"):  # as Python found them
-                    signal.signal(getattr(signal, name), signal.SIG_DFL)
-                null = os.open("/dev/null", os.O_RDONLY)
-                os.dup2(null, 0)
-                os.dup2(write, 1)
-                os.dup2(write, 2)
-                os.execvpe(self.argv[0], self.argv, os.environ)  # noqa: S606
-            except OSError as error:
-                os.write(fail, f"{error.errno} {error.strerror}".encode())
-            finally:
-                os._exit(127)
-        os.close(write)
-        os.close(fail)
-        reason = os.read(failed, 4096)
-        os.close(failed)
-        if reason:
-            os.waitpid(self.pid, 0)
-            self.line.tell(REFUSED, reason)
-            return False
-        self.output = Output(read, pty=self.pty)
-        self.line.tell(STARTED, str(self.pid).encode())
+        self.line.tell(STARTED, str(self.trainer.pid).encode())
         return True
 
     def reap(self) -> bool:
-        """Collect every dead child; note how the trainer itself ended. False: there is none any more, dead or alive,
-        and as orphans become ours, nobody else of the tree either."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self.pid and self.code is None:
-                code = os.waitstatus_to_exitcode(status)
-                self.code = code if code >= 0 else 128 - code
-                if self.why == "itself" and cgroup.oom_kills() > self.oom_kills:
-                    self.why = "oom"
-                    self.line.tell(OOM, b"")
-                self._guarded(self.drain_all)  # who hears of its end has heard what it had to say
-                self.line.tell(EXITED, str(self.code).encode())
+        """Collect every dead child; say so where it was the trainer itself. False: nobody of the tree is left."""
+        lived = self.trainer.code is None
+        left = self.trainer.reap()
+        if lived and self.trainer.code is not None:
+            if self.why == "itself" and self.trainer.oom:
+                self.why = "oom"
+            self._guarded(self.drain_all)  # who hears of its end has heard what it had to say
+            self._tell_end()
+        return left
+
+    def _tell_end(self) -> None:
+        if self.why == "oom":
+            self.line.tell(OOM, b"")
+        self.line.tell(EXITED, str(self.trainer.code).encode())
 
     def stop(self, grace: float, why: str) -> None:
         """SIGTERM now, SIGKILL to the whole tree when `grace` seconds have passed. Asking again only shortens it."""
         at = time.monotonic() + grace
         if self.kill_at is None:
-            if self.code is None:
+            if self.trainer.code is None:
                 self.why = why
-            self._signal_group(signal.SIGTERM)
-            self._signal_group(signal.SIGCONT)
+            self.trainer.signal(signal.SIGTERM)
+            self.trainer.signal(signal.SIGCONT)
         self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
-
-    def _signal_group(self, number: int) -> None:
-        if self.code is None:
-            try:
-                os.killpg(self.pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
-
-    def left(self) -> set[int]:
-        """What is alive of the trainer's tree."""
-        if os.path.isdir("/proc/self"):  # noqa: PTH112
-            return tree(self.guard, os.getpid(), self.group)
-        try:
-            os.killpg(self.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return set()
-        return {-self.pid}  # a whole group, as os.kill takes it
 
     # -- output --------------------------------------------------------------------------------------------------
 
@@ -205,12 +146,10 @@ class Guardian:
         """A new agent: it hears what there is to know, and reads from the log what it missed."""
         self.told_trouble = ""
         self.output.gather = 0.0  # as for every agent, until it says otherwise
-        self.line.tell(STARTED, str(self.pid).encode())
+        self.line.tell(STARTED, str(self.trainer.pid).encode())
         self.line.tell_printed()
-        if self.code is not None:
-            if self.why == "oom":
-                self.line.tell(OOM, b"")
-            self.line.tell(EXITED, str(self.code).encode())
+        if self.trainer.code is not None:
+            self._tell_end()
 
     def obey(self, order: bytes) -> None:
         if order == KILL:
@@ -255,7 +194,7 @@ class Guardian:
             self._finish(0)
             return 127
         self.log.start()
-        while self.code is None:
+        while self.trainer.code is None:
             self._wait(wake)
         self._finish(self._guarded(self._sweep, wake) or 0)
         return 0
@@ -344,11 +283,9 @@ class Guardian:
             if left <= (self.notice if self.kill_at is None else self.grace):
                 self.deadline = 0.0
                 self.stop(max(0.0, left), "deadline")
-        if self.kill_at is not None and now >= self.kill_at and self.code is None:
+        if self.kill_at is not None and now >= self.kill_at and self.trainer.code is None:
             self.kill_at = now + 0.05
-            cgroup.kill(self.group)
-            self._signal_group(signal.SIGKILL)
-            signal_all(self.left(), signal.SIGKILL)
+            self.trainer.kill()
         if self.log.trouble != self.told_trouble:
             self.told_trouble = self.log.trouble
             self.line.tell(LOG_LOST, os.fsencode(self.told_trouble))
@@ -356,13 +293,13 @@ class Guardian:
     def _sweep(self, wake: int) -> int:
         """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.
 
-        A look can miss who is never the same process for long; who has a child or a group that is not empty knows."""
+        Whom a look misses a child that is not collected tells of, or a group that is not empty."""
         asked: set[int] = set()
         kill_at = time.monotonic() + min(self.grace, LEFTOVER_GRACE)
         empty = blind = 0
         while empty < 2 and blind < TRIES:
-            hidden = self.reap() or cgroup.populated(self.group)
-            left = self._guarded(self.left)
+            hidden = self.reap() or self.trainer.populated
+            left = self._guarded(self.trainer.left)
             if left is None:
                 blind += 1
                 continue
@@ -373,24 +310,24 @@ class Guardian:
             killing = time.monotonic() >= kill_at or (self.kill_at is not None and time.monotonic() >= self.kill_at)
             signal_all(left if killing else left - asked, signal.SIGKILL if killing else signal.SIGTERM)
             if killing:
-                cgroup.kill(self.group)
+                self.trainer.kill_group()
             asked |= left
             self._wait(wake, 0.02)
-        cgroup.kill(self.group)  # whoever no look has seen
+        self.trainer.kill_group()  # whoever no look has seen
         return len(asked)
 
     def _finish(self, leftovers: int) -> None:
         """Take the last of the output, close the log, say the last word."""
-        self._guarded(cgroup.remove, self.group)
+        self._guarded(self.trainer.remove_group)
         hung_at = time.monotonic() + 10.0
         while self.log.waiting < LOG_QUEUE or time.monotonic() < hung_at:
             if self.log.waiting >= LOG_QUEUE:
                 time.sleep(0.02)
             elif not self._guarded(self.drain):
                 break
-        if self.code is not None:
-            self.log.close(10.0, self.code)
-            self.line.leave_word(f"{self.code} {self.line.printed} {leftovers} {self.why}\n")
+        if self.trainer.code is not None:
+            self.log.close(10.0, self.trainer.code)
+            self.line.leave_word(f"{self.trainer.code} {self.line.printed} {leftovers} {self.why}\n")
         if not self.line.alone:
             os.set_blocking(self.line.fd, True)
         if self.log.trouble != self.told_trouble:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +18,8 @@ from relay_agent.output import printed
 from relay_agent.process import own_children, say
 from relay_agent.trainer.hearing import Hearing
 from relay_agent.trainer.leftovers import is_frozen, kill_tree, stop_leftovers, thaw
-from relaytui.wire.errors import Exit, RelayError
+from relay_agent.trainer.spawn import deadline, refused, spawn
 
-MAIN = Path(guardian.__file__).with_name("__main__.py")
 PATIENCE, HURRIED = 5.0, 2.0
 """Seconds beyond the grace that a guardian has to stop the trainer, and where nobody wants to wait, before the agent
 does it without it."""
@@ -113,11 +110,11 @@ class Supervised:
         self._pty = pty
         self._grace = grace
         try:
-            ours = self._spawn(argv, env, grace, orphan, folder, _deadline(*dead_by) if dead_by else ())
+            ours = self._spawn(argv, env, grace, orphan, folder, deadline(*dead_by) if dead_by else ())
         except OSError as error:
-            raise _not_started(error.errno or 0, f"{_shown(argv)}: {error.strerror or error}") from None
+            raise refused(error.errno or 0, error.strerror or str(error), argv) from None
         except ValueError as error:  # a zero byte in a command or a variable
-            raise _not_started(0, f"{_shown(argv)}: {error}") from None
+            raise refused(0, str(error), argv) from None
         return await self._hear(ours)
 
     async def adopt(self, ours: socket.socket, pid: int, guard: str, grace: float) -> int:
@@ -191,29 +188,10 @@ class Supervised:
         folder: Path | None,
         orders: tuple[bytes, ...],
     ) -> socket.socket:
-        """Start the guardian, which obeys `orders` first; our end of the line to it."""
-        ours, theirs = socket.socketpair()
-        try:
-            for end in (ours, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * guardian.CHUNK)
-            command = [sys.executable, "-I", "-S", str(MAIN), str(theirs.fileno())]
-            command += [str(self._log.absolute()), self.guard, str(grace), str(orphan)]
-            command.append(str(folder.absolute()) if folder is not None else "-")
-            command += ["pty"] if self._pty else []
-            command += [order.decode() for order in orders]
-            self._child = subprocess.Popen(
-                [*command, "--", *argv],
-                env={**env, guardian.MARKER: self.guard},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        """Our end of the line to the guardian, which obeys `orders` first."""
+        self._child, ours = spawn(
+            self._log, self.guard, argv, env, grace, orphan, folder, pty=self._pty, orders=orders
+        )  # fmt: skip
         self._guardian = self._child.pid
         own_children.add(self._guardian)
         return ours
@@ -252,7 +230,7 @@ class Supervised:
     def dead_by(self, at: float, notice: float | None = None) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
         mind. It is told to stop `notice` seconds before, where that is less than its grace."""
-        for order in _deadline(at, notice):
+        for order in deadline(at, notice):
             self._say(order)
 
     def hear(self, at_once: bool) -> None:
@@ -343,7 +321,7 @@ class Supervised:
                     say(f"the trainer's log is not written: {payload.decode(errors='replace')}; training goes on")
                 elif kind == guardian.REFUSED:
                     number, _, words = payload.decode(errors="replace").partition(" ")
-                    self._started.set_exception(_not_started(int(number), words))
+                    self._started.set_exception(refused(int(number), words))
                     break
                 elif kind == guardian.GONE:
                     leftovers = int(payload)
@@ -372,7 +350,7 @@ class Supervised:
     async def _guardian_died(self) -> None:
         """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""
         if not self._started.done():
-            self._started.set_exception(_not_started(0, "its guardian died"))
+            self._started.set_exception(refused(0, "its guardian died"))
         if self._forcing is None:
             say("the guardian was killed: stopping what is left of the trainer")
         await asyncio.to_thread(stop_leftovers, self.guard)
@@ -384,25 +362,3 @@ class Supervised:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout)
                 own_children.discard(self._guardian)
-
-
-def _shown(argv: tuple[str, ...]) -> str:
-    """The launcher; of a command only that it is one, for it may hold secrets."""
-    return argv[0] if len(argv) == 1 else f"a command for {argv[0]}"
-
-
-def _deadline(at: float, notice: float | None) -> tuple[bytes, ...]:
-    deadline = guardian.DEADLINE + str(at).encode()
-    return (deadline,) if notice is None else (guardian.NOTICE + str(notice).encode(), deadline)
-
-
-def _not_started(number: int, words: str) -> RelayError:
-    hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
-    if number == errno.E2BIG:
-        hint = "command and environment together are too long: put the command into a script, or set fewer variables"
-    return RelayError(
-        "trainer_not_started",
-        f"the trainer cannot be started: {words}" + (f" (errno {number})" if number else ""),
-        hint,
-        exit_code=Exit.USAGE,
-    )

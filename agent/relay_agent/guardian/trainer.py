@@ -1,0 +1,116 @@
+"""The trainer as a tree of processes: begun, signalled, looked for, collected."""
+
+from __future__ import annotations
+
+# ruff: noqa: SIM105 - contextlib is not worth its memory here
+import os
+import signal
+
+from relay_agent.guardian import cgroup, terminal
+from relay_agent.guardian.processes import PR_SET_PDEATHSIG, give_way_no_more, prctl, signal_all, tree
+
+
+class Trainer:
+    """`argv`, in a session of its own and with our environment, in which `guard` marks all that comes of it. `pty`: it
+    prints to a terminal."""
+
+    def __init__(self, argv: list[str], guard: str, *, pty: bool) -> None:
+        self.pid = 0
+        self.code: int | None = None
+        """Once it has ended: as a shell gives it, 128 + n for signal n."""
+        self.oom = False
+        """Then: the kernel had killed something of it, or of its pod, for want of memory."""
+        self._argv = argv
+        self._guard = guard
+        self._pty = pty
+        self._group = ""  # its own, where the system gives one
+        self._oom_kills = cgroup.oom_kills()
+
+    def begin(self) -> int:
+        """Fork and exec; where to read what it prints. OSError where there is nothing to exec."""
+        read, write = terminal.make() if self._pty else os.pipe()
+        failed, fail = os.pipe()
+        parent = os.getpid()
+        self._group = cgroup.make(self._guard)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                give_way_no_more()
+                cgroup.enter(self._group)
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(127)
+                for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGXFSZ"):  # as Python found them
+                    signal.signal(getattr(signal, name), signal.SIG_DFL)
+                null = os.open("/dev/null", os.O_RDONLY)
+                os.dup2(null, 0)
+                os.dup2(write, 1)
+                os.dup2(write, 2)
+                os.execvpe(self._argv[0], self._argv, os.environ)  # noqa: S606
+            except OSError as error:
+                os.write(fail, f"{error.errno} {error.strerror}".encode())
+            finally:
+                os._exit(127)
+        os.close(write)
+        os.close(fail)
+        reason = os.read(failed, 4096).decode(errors="replace")
+        os.close(failed)
+        if reason:
+            os.waitpid(self.pid, 0)
+            os.close(read)
+            number, _, words = reason.partition(" ")
+            raise OSError(int(number), words)
+        return read
+
+    def reap(self) -> bool:
+        """Collect every dead child; note how the trainer itself ended. False: there is none any more, dead or alive,
+        and as orphans become ours, nobody else of the tree either."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid and self.code is None:
+                code = os.waitstatus_to_exitcode(status)
+                self.code = code if code >= 0 else 128 - code
+                self.oom = cgroup.oom_kills() > self._oom_kills
+
+    def signal(self, number: int) -> None:
+        """To its own process group, for as long as it lives."""
+        if self.code is None:
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def kill(self) -> None:
+        """SIGKILL to all of the tree that can be seen."""
+        self.kill_group()
+        self.signal(signal.SIGKILL)
+        signal_all(self.left(), signal.SIGKILL)
+
+    def left(self) -> set[int]:
+        """What is alive of the tree. A look can miss who is never the same process for long."""
+        if os.path.isdir("/proc/self"):  # noqa: PTH112 - pathlib is not worth its memory here
+            return tree(self._guard, os.getpid(), self._group)
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return set()
+        return {-self.pid}  # a whole group, as os.kill takes it
+
+    # -- its control group, where it has one -------------------------------------------------------------------------
+
+    @property
+    def populated(self) -> bool:
+        """Whether somebody is alive in it, seen or not."""
+        return cgroup.populated(self._group)
+
+    def kill_group(self) -> None:
+        cgroup.kill(self._group)
+
+    def remove_group(self) -> None:
+        cgroup.remove(self._group)
