@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import pytest
+from aiohttp import ClientTimeout
 from scripted_commander import NOW, TOKEN, ScriptedCommander
 
 from relaytui.client import proving
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import local_endpoint, remote_endpoint, running_commander, state_folder
 from relaytui.client.endpoint import Endpoint, clean_url
+from relaytui.commander.services import artifact_readings, uploads
+from relaytui.wire.artifacts import ArtifactKind, BeginUpload
 from relaytui.wire.codec import encode, parse
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token
@@ -94,6 +98,39 @@ async def test_a_redirect_is_not_followed_with_a_token(commander: ScriptedComman
     async with CommanderClient(commander.endpoint) as client:
         with pytest.raises(RelayError, match="answered 302"):
             await client.runs()
+
+
+async def test_what_a_commander_takes_its_time_for_is_waited_for() -> None:
+    """Of an upload of what is there already it reads the bytes again first, and waits for another one's turn: who gave
+    up before its answer said that no commander answers."""
+
+    class Nobody:
+        timeout = ClientTimeout(total=15)
+        waited: ClassVar[list[ClientTimeout]] = []
+
+        def request(self, *_: object, timeout: ClientTimeout, **__: object) -> None:
+            self.waited.append(timeout)
+            raise ConnectionRefusedError
+
+    client = CommanderClient(Endpoint("http://127.0.0.1:1", TOKEN))
+    client._session, client._proven = cast("Any", Nobody()), True
+    upload = BeginUpload("run-1", ArtifactKind.FILE, "config", "0" * 64, 1)
+    calls = (
+        lambda: client.begin_upload(upload),
+        lambda: client.upload_offset("0" * 32),
+        lambda: client.send_chunk("0" * 32, 0, b"x"),
+        lambda: client.finish_upload("0" * 32),
+        lambda: client.verify_artifact(1),
+    )
+    for call in calls:
+        client._proven = True
+        with pytest.raises(RelayError):
+            await call()
+    patience = artifact_readings.BEGIN_WITHIN + 2 * uploads.TURN_WITHIN
+    assert len(Nobody.waited) == len(calls)
+    for waited in Nobody.waited:
+        assert waited.total is None
+        assert (waited.sock_read or 0) > patience
 
 
 async def test_nobody_there() -> None:

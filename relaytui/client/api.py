@@ -55,7 +55,7 @@ MAX_ANSWER = 64 << 20
 NO_ROOM = 507
 """Status of a commander that is well and has no room for what it is given."""
 LONG = aiohttp.ClientTimeout(total=None, connect=5, sock_read=300)
-"""Of what takes as long as its bytes do: silence is what ends it."""
+"""Of what takes as long as its bytes do, or waits for another one's turn: silence is what ends it."""
 
 
 class CommanderClient:
@@ -159,11 +159,12 @@ class CommanderClient:
         return (await self._call("DELETE", path, Deleted, query={"why": why} if why else None)).artifact
 
     async def begin_upload(self, upload: BeginUpload) -> Began:
-        """RelayError `quota`, `store_full` or `too_many` (507) where there is no room for it."""
-        return await self._post("/api/artifacts/uploads", to_builtins(upload), Began)
+        """RelayError `quota`, `store_full` or `too_many` (507) where there is no room for it, `busy` (503) while what
+        is there already is read again: ask again."""
+        return await self._call("POST", "/api/artifacts/uploads", Began, body=encode(to_builtins(upload)), timeout=LONG)
 
     async def upload_offset(self, upload: str) -> int:
-        return (await self._get(f"/api/artifacts/uploads/{upload}", Offset)).offset
+        return (await self._call("GET", f"/api/artifacts/uploads/{upload}", Offset, timeout=LONG)).offset
 
     async def send_chunk(self, upload: str, offset: int, data: bytes) -> int:
         """The offset after it. RelayError `wrong_offset` or `busy`: ask for the offset, and go on there."""
