@@ -18,7 +18,7 @@ from agent_rig import Rig, eventually, mock, rigged
 from commander_kit import FakeClock
 
 from relay_agent.guardian import cgroup
-from relay_agent.outcome.retry import Failure, Policy, Retries, Tries, after, choose
+from relay_agent.outcome.retry import Choice, Failure, Policy, Retries, Tries, after, choose
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.outcome.verdict import Verdict
 from relay_agent.volume.volume import open_run
@@ -48,8 +48,13 @@ def failed(*endings: str, best: int = 100) -> Tries:
     [
         (POLICY, ["crash"], 1, ""),
         (POLICY, ["crash"] * 3, 3, ""),
-        (POLICY, ["crash"] * 4, 0, "3 in a row brought it no further than step 100"),
-        (POLICY, ["killed", "crash", "bus_error", "crash"], 0, "3 in a row brought it no further than step 100"),
+        (POLICY, ["crash"] * 4, 0, "3 retries in a row brought it no further than step 100"),
+        (
+            POLICY,
+            ["killed", "crash", "bus_error", "crash"],
+            0,
+            "3 retries in a row brought it no further than step 100",
+        ),
         (POLICY, ["device_assert"] * 2, 2, ""),
         (POLICY, ["device_assert"] * 3, 0, "it ended so 3 times without getting further"),
         (POLICY, ["cuda_oom", "crash", "cuda_oom"], 3, ""),
@@ -62,8 +67,8 @@ def failed(*endings: str, best: int = 100) -> Tries:
         # What the watchdog starts anew it was told to: no crash, and not the budget of crashes.
         (POLICY._replace(retries=0), ["stalled"], 1, ""),
         (POLICY._replace(retries=0), ["stalled"] * 3, 3, ""),
-        (POLICY._replace(retries=0), ["stalled"] * 4, 0, "3 in a row brought it no further than step 100"),
-        (POLICY._replace(retries=1), ["stalled"] * 2, 0, "1 in a row brought it no further than step 100"),
+        (POLICY._replace(retries=0), ["stalled"] * 4, 0, "3 retries in a row brought it no further than step 100"),
+        (POLICY._replace(retries=1), ["stalled"] * 2, 0, "1 retry in a row brought it no further than step 100"),
         (POLICY._replace(retries=0, never=frozenset({"stalled"})), ["stalled"], 0, "NO_RETRY_ON names stalled"),
         (POLICY._replace(retries=0), ["stalled", "crash"], 0, ""),
         # How often it goes back is counted by whoever decides it: ROLLBACKS.
@@ -74,7 +79,7 @@ def failed(*endings: str, best: int = 100) -> Tries:
             POLICY._replace(retries=1),
             ["diverged", "crash", "crash"],
             0,
-            "1 in a row brought it no further than step 100",
+            "1 retry in a row brought it no further than step 100",
         ),
         (POLICY._replace(never=frozenset({"diverged"})), ["diverged"], 0, "NO_RETRY_ON names diverged"),
     ],
@@ -138,10 +143,24 @@ async def test_a_retry_is_told_once_and_its_words_stay_true(
 ) -> None:
     kept, told, stop = retries(tmp_path), Told(), Stop()
     message = await crash(kept, 1, told)
-    assert re.fullmatch(r"it failed; retry 1 of 3 after \d+ s", message), "it is read when the pause is long over"
+    assert re.fullmatch(r"it failed; retry 1 of 3 after [\d.]+ s", message), "it is read when the pause is long over"
     stop.ask(Why.SIGNAL, "enough")
     assert not await kept.hold_off(stop, told)  # type: ignore[arg-type]
-    assert re.search(r"retry 1 of 3 in \d+ s: it failed$", capsys.readouterr().err.strip())
+    assert re.search(r"retry 1 of 3 in [\d.]+ s: it failed$", capsys.readouterr().err.strip())
+
+
+@pytest.mark.parametrize(
+    ("wait", "after", "within"),
+    [
+        (0.0, "at once", ""),
+        (0.04, "after 0.1 s", " in 0.1 s"),
+        (0.72, "after 0.7 s", " in 0.7 s"),
+        (9.96, "after 10 s", " in 10 s"),
+        (42.4, "after 42 s", " in 42 s"),
+    ],
+)
+def test_a_pause_is_told_however_short(wait: float, after: str, within: str) -> None:
+    assert Choice(1, 3, wait).told == (after, within)
 
 
 async def test_what_was_tried_is_known_to_whoever_comes_next(tmp_path: Path) -> None:
@@ -253,7 +272,7 @@ def test_the_budget_is_for_tries_that_get_no_further_and_outlives_the_agent_and_
     assert third.wait() == 1, third.says()
     run = rig.run()
     assert run["status"] == "failed"
-    assert "not tried again: 2 in a row brought it no further than step 6" in run["message"]
+    assert "not tried again: 2 retries in a row brought it no further than step 6" in run["message"]
     outcomes = [attempt["outcome"] for attempt in run["attempts"]]
     assert outcomes == ["crashed", "lost", "crashed", "preempted", "failed"]
     # Whoever queues it again means it: as many tries anew.

@@ -29,7 +29,7 @@ from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import Epoch
 from relaytui.wire.status import Outcome
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 TRIES = "tries.json"
 MAX_TRIES = 64 << 10
@@ -92,6 +92,15 @@ class Choice(NamedTuple):
     wait: float = 0.0
     why: str = ""
 
+    @property
+    def told(self) -> tuple[str, str]:
+        """When, in words: for whoever reads it later, and for now."""
+        if not self.wait:
+            return "at once", ""
+        # However short it is, it is none that was left out.
+        seconds = f"{max(self.wait, 0.1):.1f}" if self.wait < 9.95 else f"{self.wait:.0f}"
+        return f"after {seconds} s", f" in {seconds} s"
+
 
 def choose(policy: Policy, ending: str, tries: Tries, rng: random.Random) -> Choice:
     """What is done after the last failure in `tries.since`, which ended so."""
@@ -111,7 +120,8 @@ def choose(policy: Policy, ending: str, tries: Tries, rng: random.Random) -> Cho
         if len(same) > TWICE:
             return Choice(why=f"it ended so {len(same)} times without getting further")
     if number > limit:
-        return Choice(why=f"{limit} in a row brought it no further than step {max(0, tries.best, tries.saved)}")
+        tried = counted(limit, "retry", "retries")
+        return Choice(why=f"{tried} in a row brought it no further than step {max(0, tries.best, tries.saved)}")
     if again is Again.AT_ONCE and number == 1:
         return Choice(number, limit)
     wait = min(policy.longest, policy.first * 2 ** min(number - 1, 30))
@@ -169,8 +179,9 @@ class Retries:
         """The pause before a retry, said aloud; False where somebody wants no trainer any more."""
         choice, self._next = self._next, Choice()
         if choice.number:
-            when = f" in {choice.wait:.0f} s" if choice.wait >= 1 else ""
-            words = f"retry {choice.number} of {choice.limit}{when}: {self._last}" if choice.limit else self._last
+            words = self._last
+            if choice.limit:
+                words = f"retry {choice.number} of {choice.limit}{choice.told[1]}: {words}"
             data = {"retry": str(choice.number), "of": str(choice.limit), "wait": f"{choice.wait:.1f}"}
             tell.event("attempt.retry", words, data)
             say(words)
@@ -218,8 +229,7 @@ def _with(verdict: Verdict, choice: Choice) -> Verdict:
     if choice.number and not choice.limit:
         return replace(verdict, outcome=Outcome.CRASHED)
     if choice.number:
-        when = f"after {choice.wait:.0f} s" if choice.wait >= 1 else "at once"  # it is read later, too
-        words = f"{verdict.message}; retry {choice.number} of {choice.limit} {when}"
+        words = f"{verdict.message}; retry {choice.number} of {choice.limit} {choice.told[0]}"
         return replace(verdict, outcome=Outcome.CRASHED, message=words)
     words = f"{verdict.message}; not tried again: {choice.why}" if choice.why else verdict.message
     code = verdict.exit_code or int(Exit.FAILED)
