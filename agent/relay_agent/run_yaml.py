@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relay_agent.yaml_words import in_words
 from relaytui.wire.errors import Exit, RelayError
 
 CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
@@ -21,7 +22,6 @@ TOLD = 5
 
 _KEY_LIKE = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
 _WORD = re.compile(r"\w{1,80}", re.ASCII)
-_QUOTED = re.compile(r"'.{4,}'|\".{4,}\"", re.DOTALL)
 
 
 def read(
@@ -88,7 +88,9 @@ def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
     try:
         for number, token in enumerate(yaml.scan(data, Loader=yaml.SafeLoader)):
             if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
-                raise _unusable(path, "uses YAML aliases, which a run.yaml has no need of")
+                line = token.start_mark.line + 1
+                words = "a value that begins with & or * is a YAML alias; put the value in quotes"
+                raise _unusable(path, f"is not YAML as a run.yaml has it in line {line}: {words}")
             if isinstance(token, yaml.TagToken | yaml.DirectiveToken):
                 line = token.start_mark.line + 1
                 raise _unusable(
@@ -112,9 +114,9 @@ def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = _QUOTED.sub("…", str(error.problem or "it does not parse"))[:200]
-        raise _unusable(path, f"is not YAML{line}: {problem}") from None
+        begun, noticed = (mark.line if mark else None for mark in (error.context_mark, error.problem_mark))
+        line, words = in_words(str(error.context or ""), str(error.problem or ""), begun, noticed)
+        raise _unusable(path, f"is not YAML{f' in line {line}' if line else ''}: {words}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _unusable(path, f"is not YAML: {' '.join(str(error).split())[:200]}") from None
 
