@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from relaytui.cli import demo
-from relaytui.cli.demo import _headless, _live, left_out, over, stage
+from relaytui.cli.demo import _headless, _live, left_out, over, so_far, stage
 from relaytui.cli.director import Director, Plan
 from relaytui.cli.fleet import Fleet
 from relaytui.client.endpoint import Endpoint
@@ -36,6 +36,7 @@ def test_the_killed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr.decode().endswith(f"relay-tui --state {folder / 'commander'}\n"), "what is kept can be looked at"
     report = json.loads(done.stdout)
     runs = {run["run_id"]: run for run in report["runs"]}
     assert {run["status"] for run in runs.values()} == {"completed"}
@@ -88,6 +89,34 @@ async def test_one_that_is_interrupted_prints_what_it_has(
     assert (report["runs"], report["killed"]) == ([], None)
     assert "it was interrupted before" in report["left_out"][0]
     assert "interrupted" in said.err
+
+
+async def test_one_without_a_screen_says_now_and_then_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It printed one line, and nothing for a minute."""
+    told: list[str] = []
+
+    async def until_told(director: Director, seconds: float | None) -> None:
+        while sum("so far" in line for line in told) < 2:
+            await asyncio.sleep(0.01)
+            told.extend(capsys.readouterr().err.splitlines())
+
+    monkeypatch.setattr(Fleet, "start", lambda *_: None)
+    monkeypatch.setattr(Director, "run", until_told)
+    monkeypatch.setattr(demo, "TELL_EVERY", 0.02)
+    with stage(None, 40, True) as (root, endpoint, fleet):
+        async with asyncio.timeout(20):
+            assert await _headless(root, endpoint, fleet, 60.0, True) == 0
+
+
+def test_how_far_it_is_names_each_run_and_who_was_killed() -> None:
+    sft = RunRow("demo-sft", "sft", RunStatus.RUNNING, 2, 0.0, 0.0, step=80, total=240)
+    assert so_far({}, None) == "no run has begun"
+    assert so_far({"demo-sft": sft}, None) == "demo-sft running, step 80 of 240"
+    rl = msgspec.structs.replace(sft, run_id="demo-rl", status=RunStatus.QUEUED, step=0, total=None)
+    said = so_far({"demo-sft": sft, "demo-rl": rl}, 72)
+    assert said == "demo-rl queued; demo-sft running, step 80 of 240; pod-a was killed at step 72"
 
 
 @pytest.mark.parametrize(("reason", "prints"), [("quit", True), ("signal", False)])

@@ -61,7 +61,8 @@ def test_an_error_says_which_line_and_what_to_do(tmp_path: Path, text: str, line
     "text",
     [
         "HF_TOKEN: [hf_secret", "HF_TOKEN: 'hf_secret", 'HF_TOKEN: "hf_secret\\q"', "HF_TOKEN: x: hf_secret",
-        "HF_TOKEN: *hf_secret", "HF_TOKEN: !hf_secret x", "HF_TOKEN: | hf_secret", "hf_secret\nRUN_ID: x", "HF_TOKEN: @hf_secret",
+        "HF_TOKEN: *hf_secret", "HF_TOKEN: !hf_secret x", "HF_TOKEN: | hf_secret", "hf_secret\nRUN_ID: x",
+        "HF_TOKEN: @hf_secret",
         "%hf_secret a\nRUN_ID: b", "HF_TOKEN: !hf_secret!x y", "HF_TOKEN: 'a' hf_secret", "RUN_ID: x\n'hf_secret' y",
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shlex
 import signal
 import statistics
 import tempfile
@@ -39,6 +40,8 @@ SECONDS = 60.0
 LEASE_SECONDS = 6.0
 """Short, so that the killed agent's run is free again while one watches."""
 KEEP_LAST = 4
+TELL_EVERY = 10.0
+"""Seconds between two lines on how far it is, where there is no screen."""
 REPORT_COLUMNS = (*map(Column, ("RUN", "STATUS", "STEP", "LOSS", "VERIFIED")), Column("ATTEMPTS", least=20))
 SFT, RL = "demo-sft", "demo-rl"
 TIME_OVER, QUIT, ALL_ENDED = "the time was over", "you quit", "both runs had ended"
@@ -74,8 +77,14 @@ def demo(
     with putting_away(), stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS), headless) as staged:
         root, endpoint, fleet = staged
         if headless:
-            return asyncio.run(_headless(root, endpoint, fleet, seconds or SECONDS, as_json))
-        return _live(root, endpoint, fleet, theme)
+            code = asyncio.run(_headless(root, endpoint, fleet, seconds or SECONDS, as_json))
+        else:
+            code = _live(root, endpoint, fleet, theme)
+    if folder is not None:
+        click.echo(
+            f"kept in {root}; look at it with: relay-tui --state {shlex.quote(str(root / 'commander'))}", err=True
+        )
+    return code
 
 
 @contextlib.contextmanager
@@ -150,7 +159,10 @@ async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float
     when = f"once {SFT} is {director.plan.kill_at * 100:.0f} % of its way and has two checkpoints"
     click.echo(f"training for up to {seconds:g} s; {VICTIM} is killed {when}, if that is within the time", err=True)
     acting = asyncio.create_task(director.run(seconds))
-    if not (interrupted := await _cut_short(acting)):
+    telling = asyncio.create_task(_tell(director))
+    interrupted = await _cut_short(acting)
+    telling.cancel()
+    if not interrupted:
         reporting = asyncio.create_task(_report(director))
         interrupted = await _cut_short(reporting)
     else:
@@ -164,6 +176,24 @@ async def _headless(root: Path, endpoint: Endpoint, fleet: Fleet, seconds: float
         else:
             _print_report(report)
     return INTERRUPTED if interrupted else int(Exit.OK)
+
+
+async def _tell(director: Director) -> None:
+    """Until cancelled."""
+    while True:
+        await asyncio.sleep(TELL_EVERY)
+        click.echo(f"so far: {so_far(director.runs, director.killed_at_step)}", err=True)
+
+
+def so_far(runs: Mapping[str, RunRow], killed_at_step: int | None) -> str:
+    """In one line."""
+    told = []
+    for run_id, run in sorted(runs.items()):
+        step = f", step {run.step}" + (f" of {run.total}" if run.total is not None else "") if run.step else ""
+        told.append(f"{run_id} {run.status.value}{step}")
+    if killed_at_step is not None:
+        told.append(f"{VICTIM} was killed at step {killed_at_step}")
+    return "; ".join(told) or "no run has begun"
 
 
 async def _cut_short(task: asyncio.Task[Any]) -> bool:
