@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import OrderRow, RunRow
-from relaytui.wire.status import OrderKind
+from relaytui.wire.status import OrderKind, RunStatus
 from relaytui.wire.text import clean
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ EVERY, SELDOM = 0.1, 1.0
 
 
 class Answer(StrEnum):
-    DONE = "done"  # nobody had to be asked
+    DONE = "done"  # nobody had to be asked, or nobody has to be any more
     TAKEN = "taken"  # its agent is at it
     REFUSED = "refused"
     UNANSWERED = "unanswered"  # it waits for its agent
@@ -54,8 +55,13 @@ async def outcome(client: CommanderClient, kind: OrderKind, given: Ordered, seco
                 break
             await asyncio.sleep(min(pause, left))
             pause = min(SELDOM, 1.5 * pause)
-    answer = _answer(given, order)
-    return Outcome(answer, _words(answer, kind, given.run, order), order)
+    answer, run = _answer(given, order), given.run
+    if answer is Answer.OVER and kind is OrderKind.CANCEL:
+        # However that attempt ended, the order was in force: only a run that had reached its last step is completed.
+        with contextlib.suppress(RelayError):
+            run = (await client.run(run.run_id)).run
+        answer = Answer.DONE if run.status is RunStatus.CANCELLED else answer
+    return Outcome(answer, _words(answer, kind, given.run if answer is Answer.OVER else run, order), order)
 
 
 def _answer(given: Ordered, order: OrderRow | None) -> Answer:
