@@ -19,6 +19,7 @@ from relay_agent.config import CONFIG_VARIABLE, KEYS
 from relaytui.cli import demo as demo_module
 from relaytui.cli import serve as serve_module
 from relaytui.cli.group import cli
+from relaytui.cli.taught import TAUGHT
 from relaytui.shell.program import run
 from relaytui.wire.errors import Exit, RelayError
 
@@ -283,6 +284,12 @@ def test_help_teaches_with_an_example_and_exit_codes_in_80_columns(
     assert "9007199254740992" not in words, "no bound that nobody comes near"
     assert ("--json" in words) == (name not in ("stop", "token")), "what prints data prints it for programs too"
     assert max(map(len, words.splitlines())) <= 80
+
+
+def test_what_asks_a_commander_says_that_it_may_have_no_such_run() -> None:
+    """`relay-tui runs nope` ends with 1, which its help did not name."""
+    for name, taught in TAUGHT.items():
+        assert 1 in taught.codes or 77 not in taught.codes, name
 
 
 def test_exit_codes_are_all_told_in_80_columns(

@@ -19,7 +19,7 @@ COMMANDS = {
     "runs": ("relaytui.cli.show", "runs", "List runs; with RUN_ID, one run's attempts and checkpoints."),
     "workers": ("relaytui.cli.show", "workers", "List workers."),
     "events": ("relaytui.cli.show", "events", "Who did what to what, when; with RUN_ID, of one run."),
-    "log": ("relaytui.cli.show", "log", "What a run's trainer printed."),
+    "log": ("relaytui.cli.log", "log", "What a run's trainer printed."),
     "force-acquire": ("relaytui.cli.act", "force_acquire", "Take a run away from its holder."),
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
     "cancel": ("relaytui.cli.act", "cancel", "End a run for good: save, publish, never queued again."),

@@ -8,7 +8,7 @@ import click
 
 CODES = {
     0: "done",
-    1: "failed, for a reason that has no code of its own",
+    1: "not found, or failed for a reason that has no code of its own",
     2: "arguments, environment or configuration are wrong",
     69: "no commander answers, or its port is taken",
     74: "the state folder or stdout cannot be used",
@@ -17,7 +17,7 @@ CODES = {
     130: "interrupted, or the answer to a question was no",
     141: "whoever read stdout went away",
 }
-"""Every one there is; any command may say 1, 2, 74, 130 and 141."""
+"""Every one there is; any command may say 2, 74, 130 and 141."""
 
 
 class Taught(NamedTuple):
@@ -25,8 +25,8 @@ class Taught(NamedTuple):
     codes: tuple[int, ...]
 
 
-_LOOKS = (0, 69, 77)
-_ACTS = (0, 2, 69, 75, 77, 130)
+_LOOKS = (0, 1, 69, 77)
+_ACTS = (0, 1, 2, 69, 75, 77, 130)
 _FOLDER = (0, 2, 74)
 _FILES = (0, 1, 2, 69, 74, 77)
 
@@ -36,7 +36,9 @@ TAUGHT = {
     "runs": Taught(("relay-tui runs", "relay-tui runs my-run", "relay-tui runs --json | jq '.runs[].run_id'"), _LOOKS),
     "workers": Taught(("relay-tui workers", "relay-tui --connect https://relay.example.org workers"), _LOOKS),
     "events": Taught(("relay-tui events my-run", "relay-tui events --after 1200 --json"), _LOOKS),
-    "log": Taught(("relay-tui log my-run --lines 1000", "relay-tui log my-run --epoch 2 | grep -i error"), _LOOKS),
+    "log": Taught(
+        ("relay-tui log my-run --lines 1000", "relay-tui log my-run --epoch 2 --times | grep -i error"), _LOOKS
+    ),
     "force-acquire": Taught(
         ("relay-tui force-acquire my-run --why 'its pod hangs'", "relay-tui force-acquire my-run --pod-gone"), _ACTS
     ),
