@@ -185,6 +185,7 @@ async def test_a_column_or_an_index_that_is_gone_is_named(state: Path, change: s
         ("UPDATE events SET data = '[1]'", "table events"),
         ("UPDATE events SET at = 'once'", "table events"),
         ("UPDATE orders SET kind = 'dance'", "table orders"),
+        ("UPDATE orders SET accepted = 7", "table orders"),
         ("UPDATE streams SET last_seq = 'far'", "table streams"),
         ("DELETE FROM runs WHERE run_id = 'run-1'", "refers to one that is not there"),
         ("DELETE FROM attempts WHERE run_id = 'run-2'", "refers to one that is not there"),

@@ -33,7 +33,8 @@ _ORDER = columns(PendingOrder, {"by": "actor"})
 _OPEN = select("orders", _ORDER, "WHERE closed_at IS NULL AND incarnation = ? ORDER BY id")
 _GET_ORDER = select("orders", _ORDER, "WHERE id = ? AND incarnation = ? AND closed_at IS NULL AND accepted IS NULL")
 _IN_FORCE = select("orders", _ORDER, "WHERE run_id = ? AND epoch = ? AND kind = ? AND closed_at IS NULL")
-ORDER = select("orders", columns(OrderRow, {"by": "actor", "given_at": "created_at"}), "WHERE run_id = ? AND id = ?")
+ORDER_NAMES = {"by": "actor", "given_at": "created_at"}
+ORDER = select("orders", columns(OrderRow, ORDER_NAMES), "WHERE run_id = ? AND id = ?")
 _KINDS = ", ".join(f"'{kind}'" for kind in LASTING)
 _REOPEN = (
     "UPDATE orders SET closed_at = NULL WHERE run_id = ? AND epoch = ? AND closed_at IS NOT NULL "  # noqa: S608 - ours

@@ -20,10 +20,11 @@ from relaytui.commander.model.lease import Lease
 from relaytui.commander.model.records import Attempt, PendingOrder, Worker
 from relaytui.commander.model.run import Run
 from relaytui.commander.store import artifacts, history, telemetry
+from relaytui.commander.store.attempts import ORDER_NAMES
 from relaytui.commander.store.columns import columns, record, select
 from relaytui.commander.store.errors import damaged
 from relaytui.wire.ids import is_id
-from relaytui.wire.rows import CheckpointRow
+from relaytui.wire.rows import CheckpointRow, OrderRow
 from relaytui.wire.status import ACTIVE
 
 DEEP_UP_TO = 32 << 20
@@ -59,6 +60,7 @@ _ROWS: dict[str, list[tuple[str, str, Read]]] = {
         _of("workers", Worker),
         ("events", select("events", history.EVENT), history.event_row),
         _of("orders", PendingOrder, {"by": "actor"}),
+        _of("orders", OrderRow, ORDER_NAMES),
         _of("streams", _StateStream),
         ("artifacts", select("artifacts", artifacts.COLUMNS), artifacts.row_of),
         _of("uploads", Upload, {"by": "actor"}),
