@@ -47,7 +47,7 @@ def test_the_demo_is_shown_in_the_theme_that_was_named(monkeypatch: pytest.Monke
     monkeypatch.setattr(demo, "check_terminal", lambda: None)
     monkeypatch.setattr(demo, "stage", lambda *_: contextlib.nullcontext((Path(), None, None)))
     monkeypatch.setattr(demo, "director_of", lambda *_: SimpleNamespace(run=lambda seconds: asyncio.sleep(0)))
-    monkeypatch.setattr(demo, "show", lambda source, **how: shown.append(how) or DashboardResult("quit"))
+    monkeypatch.setattr(demo, "show", lambda source, **how: shown.append(how) or DashboardResult("signal"))
     assert run("relay-tui", cli, ["demo", "--theme", "relay-light"]) == 0
     assert shown == [{"theme": "relay-light"}]
 

@@ -82,7 +82,7 @@ def _reported(run: RunRow, now: float) -> str:
     return "" if run.reported_at is None else ago(now - run.reported_at)
 
 
-def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
+def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
     """One run in words, a line each; what is not known is left out."""
     run, now = detail.run, detail.now
     yield "run", f"{run.run_id} ({run.mode})"
@@ -92,6 +92,8 @@ def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
         yield "trainer", halted
     if run.message:
         yield "why", run.message
+    if waits:
+        yield "waiting", waits
     share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
     pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)
     yield "step", _step(run) + share + pace + (", last step made" if last_step_made(run) else "")
@@ -108,9 +110,10 @@ def _facts(detail: RunDetail) -> Iterator[tuple[str, str]]:
         yield "reported", reported
 
 
-def print_detail(detail: RunDetail) -> None:
+def print_detail(detail: RunDetail, waits: str = "") -> None:
+    """`waits`: what its start waits for."""
     width = terminal_width()
-    for line in laid_out((Column(""), Column("", least=20)), list(_facts(detail)), width):
+    for line in laid_out((Column(""), Column("", least=20)), list(_facts(detail, waits)), width):
         if line:
             click.echo(line)
     if detail.attempts:

@@ -1,10 +1,10 @@
-"""`relay-tui status | runs | workers | events | log`: what the dashboard shows, for shells and programs."""
+"""`relay-tui status | runs | workers | events`: what the dashboard shows, for shells and programs."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from datetime import datetime
+from functools import partial
 
 import click
 
@@ -12,14 +12,15 @@ from relaytui.cli.options import Target, json_option, target_options
 from relaytui.cli.output import Column, print_json, print_table
 from relaytui.cli.runs import print_detail, print_runs
 from relaytui.cli.session import ask
-from relaytui.client.answers import Events
+from relaytui.client.answers import Events, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
 from relaytui.client.transfers import syncs_in_words
+from relaytui.client.waiting import waits
 from relaytui.client.words import age, details, held_off, sentence
-from relaytui.shell.arguments import COUNT, RUN_ID, Count
+from relaytui.shell.arguments import COUNT, RUN_ID
 from relaytui.wire.rows import EventRow
-from relaytui.wire.text import clean
+from relaytui.wire.status import RunStatus
 
 
 @click.command()
@@ -66,8 +67,10 @@ def status(target: Target, as_json: bool) -> None:
 def runs(target: Target, run_id: str | None, as_json: bool) -> None:
     """List runs; with RUN_ID, one run's attempts, checkpoints and artifacts."""
     if run_id is not None:
-        detail = ask(target, lambda client: client.run(run_id))
-        print_json(detail) if as_json else print_detail(detail)
+        if as_json:
+            print_json(ask(target, lambda client: client.run(run_id)))
+        else:
+            print_detail(*ask(target, partial(_detail, run_id)))
         return
     answer = ask(target, lambda client: client.runs())
     if as_json:
@@ -81,6 +84,14 @@ def runs(target: Target, run_id: str | None, as_json: bool) -> None:
         click.echo(
             "no runs yet; an agent makes one when it asks for a lease (see the pod recipe in the README)", err=True
         )
+
+
+async def _detail(run_id: str, client: CommanderClient) -> tuple[RunDetail, str]:
+    """One run, and what its start waits for."""
+    detail = await client.run(run_id)
+    workers = (await client.workers()).workers
+    events = (await client.events(run=run_id, limit=20)).events if detail.run.status is RunStatus.LEASED else []
+    return detail, waits(detail.run, workers, reversed(events), detail.now)
 
 
 @click.command()
@@ -164,26 +175,6 @@ def events(
 def _what(event: EventRow) -> str:
     more = ", ".join(details(event))
     return f"{sentence(event)} ({more})" if more else sentence(event)
-
-
-@click.command()
-@click.argument("run_id", type=RUN_ID)
-@click.option("--epoch", type=Count(1), help="Of this attempt only.")
-@click.option("--lines", "limit", type=click.IntRange(1, 5000), default=200, show_default=True)
-@target_options
-@json_option
-def log(target: Target, run_id: str, epoch: int | None, limit: int, as_json: bool) -> None:
-    """What a run's trainer printed: the newest lines, oldest first."""
-    answer = ask(target, lambda client: client.log(run_id, epoch=epoch, limit=limit))
-    if as_json:
-        print_json(answer)
-        return
-    for line in answer.lines:
-        sys.stdout.write(clean(line.text) + "\n")
-    first = answer.lines[0] if answer.lines else None
-    if first is not None and first.n > 1 and len(answer.lines) < limit:
-        before = f"lines before number {first.n:,} of attempt {first.epoch} are not here"
-        click.echo(f"{before}; where they gave way `relay-tui events {run_id}` says so", err=True)
 
 
 def _when(at: float, now: float) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign, transfer_lines
+from relaytui.client.waiting import waits
 from relaytui.client.words import details, kept, last_step_made, rate_now, sentence, stalled, time_left
 from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
 from relaytui.dashboard.glyphs import event_ink, run_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.lists import lease_piece
-from relaytui.dashboard.widgets.pieces import folded, shortened, spread, width_of
+from relaytui.dashboard.widgets.pieces import fit, folded, shortened, spread, width_of
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean, counted
@@ -132,6 +133,23 @@ def why_lines(row: RunRow, width: int, rows: int) -> list[list[Piece]]:
     return [[Piece(" "), *line] for piece in why(row) for line in shortened(piece, max(8, width - 2), rows)]
 
 
+def waiting(row: RunRow, mirror: Mirror) -> list[Piece]:
+    """What the run's start waits for."""
+    said = waits(row, mirror.workers.values(), reversed(mirror.events), mirror.now, mirror.no_grants_until)
+    return [Piece(said, "warn" if row.status is RunStatus.LEASED else "muted")] if said else []
+
+
+def why_and_waiting(row: RunRow, mirror: Mirror, width: int, rows: int) -> list[list[Piece]]:
+    """Why a run is as it is, on at most `rows` lines, and what its start waits for: of one that is held in one line."""
+    meanwhile = waiting(row, mirror)
+    if not row.status.active:
+        said = why_lines(row, width, rows)
+        return [*said, fit([Piece(" "), *meanwhile], width)] if meanwhile else said
+    if row.status is RunStatus.LEASED:  # the message is that it was granted, which is seen
+        return [fit([Piece(" "), *meanwhile], width)]
+    return [fitting(width, [why(row), meanwhile])] if meanwhile else why_lines(row, width, 1)
+
+
 def moving_lines(row: RunRow, now: float, width: int, rows: int) -> list[list[Piece]]:
     """How far its checkpoints are on their way to the Hub, the artifact store and back, in at most `rows` lines."""
     said = [[[Piece(*word) for word in group] for group in line] for line in transfer_lines(row, now)]
@@ -159,18 +177,21 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int,
     *judged, lr = metrics(row)
     newest, *counts = saved(row, whole=True)
     numbers = fitting(width, [newest, *judged, *counts, lr])
-    said = why_lines(row, width, 1 if row.status.active else most) or [[]]
+    said = why_and_waiting(row, mirror, width, most) if least > 3 else why_lines(row, width, most)
     lines = [as_many_as_fit(heading(row, now), holding(row, now), width), progress_line(row, width)]
     if least > 3:
-        return [*lines, numbers, *moving_lines(row, now, width, moving), *said]
+        return [*lines, numbers, *moving_lines(row, now, width, moving), *(said or [[]])]
     return [*lines, *(said if row.message and row.status.ended else [numbers])]
 
 
 def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
     """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead; if it
-    is long, on the numbers' line too."""
+    is long, on the numbers' line too. Until its trainer runs what its start waits for comes after the first of them."""
     now = mirror.now
     numbers = fitting(width, [*pace(row), *metrics(row)])
+    trains = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
+    if not trains and (meanwhile := waiting(row, mirror)):
+        numbers = fit([Piece(" "), *joined(pace(row)[0], meanwhile)], width)
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
         said = why_lines(row, width, 2)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign
+from relaytui.client.waiting import not_asked
 from relaytui.client.words import rate_now, sentence, time_left
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, run_status, stalled_status, worker_status
@@ -76,7 +77,7 @@ RUN_COLUMNS = (
     Column("rate", "rate", 6, 11, right=True),
     Column("eta", "eta", 6, 8, right=True, least=4),
     Column("holder", "holder", 8, 8, grow=14, least=6, name=True),
-    Column("epoch", "ep", 3, 12, right=True),
+    Column("epoch", "ep", 3, 12, grow=13, right=True),
     Column("lease", "lease", 6, 9, right=True),
     # How far it is in safety: on the volume, on the Hub, in the artifact store.
     Column("checkpoint", "saved", 7, 4, right=True, least=5),
@@ -183,7 +184,7 @@ WORKER_COLUMNS = (
     Column("worker", "worker", 10, 0, grow=20, least=7, name=True),
     Column("status", "status", 12, 1),
     Column("run", "run", 9, 2, grow=23, name=True),
-    Column("epoch", "ep", 3, 8, right=True),
+    Column("epoch", "ep", 3, 8, grow=13, right=True),
     Column("seen", "heard", 8, 3, right=True),
     Column("gpu", "gpu", 8, 4, grow=16, least=3),
     Column("host", "host", 8, 5, grow=20, least=4, name=True),
@@ -200,6 +201,8 @@ def worker_item(row: WorkerRow, now: float, silent: float = 0.0) -> Item:
     run: Cell = _text(row.run_id)
     if row.run_id is None and row.waiting_for:
         run = (Piece("waits for ", "muted"), Piece(clean(row.waiting_for, 128)))
+    elif not_asked(row):
+        run = (Piece("none asked for yet", "muted"),)
     name = clean(row.worker, 128)
     cells: tuple[Cell, ...] = (
         _text(name, "strong"),
@@ -248,7 +251,7 @@ EVENT_COLUMNS = (
     Column("time", "time", 8, 2),
     Column("kind", "event", 20, 1, grow=10, least=8),
     Column("run", "run", 12, 3, grow=20, least=3, name=True),
-    Column("epoch", "ep", 3, 8, right=True),
+    Column("epoch", "ep", 3, 8, grow=13, right=True),
     Column("actor", "by", 9, 4, grow=9, least=4, name=True),
     Column("message", "what", 20, 0, grow=204),
 )
