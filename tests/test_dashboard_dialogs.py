@@ -41,6 +41,27 @@ async def test_the_name_that_a_force_wants_can_be_typed_at_once(commander: Scrip
         assert posted(commander) == [(FORCE[1], {"expected_epoch": 3, "why": "", "pod_gone": False})]
 
 
+async def test_a_force_says_what_enter_did(commander: ScriptedCommander) -> None:
+    """A wrong name and the right one looked alike, and the Enter after that took the run."""
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.shows("pod-a loses the run", without="That is not")
+        await rig.press("enter")
+        await rig.shows(f"Type {NAME} to go on")
+        await rig.press(*"wrong", "enter")
+        await rig.shows(f"That is not {NAME}")
+        await rig.press("backspace")
+        await rig.shows("wron", without="That is not")
+        await rig.press(*["backspace"] * 4, *NAME)
+        await rig.shows(NAME, without="Enter takes")
+        await rig.press("enter")
+        await rig.shows("Enter takes the run from pod-a")
+        assert rig.app.focused is rig.app.screen.query_one("#go")
+        await rig.press("shift+tab")
+        await rig.shows(NAME, without="Enter takes")
+        assert posted(commander) == []
+
+
 async def test_a_force_that_wants_no_name_begins_on_cancel(commander: ScriptedCommander) -> None:
     commander.greeting = [snapshot([run(NAME, RunStatus.QUEUED)])]
     async with dashboard(commander) as rig:

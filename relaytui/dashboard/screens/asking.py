@@ -12,6 +12,7 @@ from relaytui.dashboard.screens.dialogs import RunDialog, Tick, paragraphs
 from relaytui.wire.ids import is_id
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import OrderKind
+from relaytui.wire.text import clean
 
 LONGEST_TYPED = 24
 """A longer name than this is not asked to be typed; the word `force` is."""
@@ -71,6 +72,8 @@ class ForceDialog(RunDialog):
     verb = "Force-acquire"
     variant = "error"
     PARTS = (*RunDialog.PARTS, "#typed", "#gone")
+    _not_it = ""
+    """What was entered in place of the name; empty where nothing was."""
 
     def compose_choices(self) -> ComposeResult:
         gone = Tick("the old pod is gone for certain: take over at once", id="gone", compact=True)
@@ -105,6 +108,26 @@ class ForceDialog(RunDialog):
 
     def on_checkbox_changed(self) -> None:
         self.paint()
+
+    # Textual calls what a dialog does at these for itself, too.
+
+    def on_input_changed(self) -> None:
+        self._not_it = ""
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.id == "typed" and not self.ready():
+            self._not_it = f"That is not {self.word}." if event.value.strip() else f"Type {self.word} to go on."
+        self.paint()
+
+    def on_descendant_focus(self) -> None:
+        self.paint()
+
+    def foot(self) -> list[Piece]:
+        if self._not_it:
+            return [Piece(self._not_it, "warn")]
+        if not (self.live and self.can_go() and self.query_one("#go").has_focus):
+            return []
+        return [Piece(f"Enter takes the run from {clean(self.row.holder or 'its holder', 128)}.", "warn")]
 
     def on_mount(self) -> None:
         super().on_mount()

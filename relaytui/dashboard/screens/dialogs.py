@@ -167,8 +167,11 @@ class RunDialog(Dialog):
         self.query_one("#facts", Prose).say(*self.facts(row, left))
         refused = [[Piece(self._sentence(self._refused), "warn")]] if self._refused else None
         self.query_one("#consequence", Prose).say(*(refused or self.consequence(row, left)))
-        self.query_one("#error", Prose).say(self._error)
-        self.query_one("#error").display = bool(self._error)
+        foot, below = self._error or self.foot(), self.query_one("#error", Prose)
+        below.say(foot)
+        if bool(foot) is not below.display:
+            below.display = bool(foot)
+            self.call_after_refresh(below.scroll_visible, animate=False)  # a low terminal shows a part of a dialog
         self.query_one("#go", Button).disabled = self._busy or not self.can_go()
 
     def _keep_up(self) -> None:
@@ -214,6 +217,10 @@ class RunDialog(Dialog):
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
         raise NotImplementedError
+
+    def foot(self) -> list[Piece]:
+        """What there is to say of where one is in it, while nothing is wrong."""
+        return []
 
     def ready(self) -> bool:
         """Whether all that is asked for was given."""
