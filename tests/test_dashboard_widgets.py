@@ -15,7 +15,8 @@ from relaytui.client.words import remaining
 from relaytui.dashboard.format import age, bar, count, duration, number, per_second, percent, size, steps
 from relaytui.dashboard.ink import Ink, Piece
 from relaytui.dashboard.screens.facts import event_lines, peek_lines
-from relaytui.dashboard.screens.lists import RUN_COLUMNS, run_item
+from relaytui.dashboard.screens.histories import ATTEMPT_COLUMNS, CHECKPOINT_COLUMNS
+from relaytui.dashboard.screens.lists import EVENT_COLUMNS, RUN_COLUMNS, WORKER_COLUMNS, run_item
 from relaytui.dashboard.widgets.chart import Chart, frame_of, plot
 from relaytui.dashboard.widgets.log import LogView
 from relaytui.dashboard.widgets.pieces import fit, folded, named, width_of
@@ -165,6 +166,19 @@ def test_in_the_list_of_runs_no_number_is_cut(width: int, step: int, total: int 
     assert {"run", "status", "step", "loss"} <= {each.column.key for each in placed}
     for each in placed:
         assert not each.column.right or each.width >= needs[each.index], each.column.key
+
+
+@pytest.mark.parametrize(
+    "columns", [RUN_COLUMNS, WORKER_COLUMNS, EVENT_COLUMNS, ATTEMPT_COLUMNS, CHECKPOINT_COLUMNS]
+)
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+@pytest.mark.parametrize("epoch", [7, 10_007, 2**53])
+def test_an_epoch_is_whole_or_left_out(columns: tuple[Column, ...], width: int, epoch: int) -> None:
+    """After a restore epochs have five digits, and three attempts in a row were all `10…`."""
+    needs = [len(str(epoch)) if column.key == "epoch" else column.width for column in columns]
+    shown = {each.column.key: each.width for each in place_columns(columns, needs, width, 2)}
+    assert shown.get("epoch", 99) >= len(str(epoch))
+    assert "epoch" in shown or width < 160
 
 
 def test_an_event_below_the_list_is_a_sentence_and_says_nothing_twice() -> None:

@@ -14,7 +14,7 @@ from relaytui.wire.rows import AttemptRow, CheckpointRow
 from relaytui.wire.text import clean
 
 ATTEMPT_COLUMNS = (
-    Column("epoch", "ep", 3, 1, right=True),
+    Column("epoch", "ep", 3, 1, grow=13, right=True),
     Column("outcome", "outcome", 12, 0),
     Column("steps", "steps", 9, 2, grow=8, right=True),
     Column("worker", "worker", 8, 3, grow=12, name=True),
@@ -26,7 +26,7 @@ CHECKPOINT_COLUMNS = (
     Column("where", "where", 9, 1, grow=4, least=6),
     Column("size", "size", 7, 3, right=True),
     Column("files", "files", 5, 9, right=True),
-    Column("epoch", "ep", 3, 8, right=True),
+    Column("epoch", "ep", 3, 8, grow=13, right=True),
     Column("when", "saved", 7, 2, right=True),
 )
 ARTIFACT_COLUMNS = (
