@@ -216,6 +216,26 @@ async def test_offers_that_nobody_should_take(kit: Kit, holder: Pod, run: RunFol
     assert offers.offers[2].step.name == first.name
 
 
+async def test_one_that_is_deleted_while_they_are_listed_hides_no_others(
+    holder: Pod, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = where(holder)
+    first, second = published(run, 1), published(run, 2)
+    for each in (first, second):
+        await sent(store, each)
+    ask = far_commander.Commander.ask
+
+    def listed(self: far_commander.Commander, *given: Any, **more: Any) -> Any:
+        found = ask(self, *given, **more)
+        gone = [replace(row, id=10**6) if row.sha256 == second.manifest_sha256 else row for row in found.artifacts]
+        return replace(found, artifacts=gone)
+
+    monkeypatch.setattr(far_commander.Commander, "ask", listed)
+    offers: Offers = await done(ListStored(store))
+    assert [bool(offer.step.trouble) for offer in offers.offers] == [True, False]
+    assert offers.offers[1].step.name == first.name
+
+
 async def test_an_archive_that_is_another_one_is_refused_and_nothing_is_left(
     holder: Pod, run: RunFolder, tmp_path: Path
 ) -> None:

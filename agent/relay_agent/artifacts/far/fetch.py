@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from relay_agent.artifacts.far.commander import BROKEN, Commander, unreachable
+from relay_agent.artifacts.far.failures import StoreRefused
 from relay_agent.artifacts.far.send import MANIFESTS
 from relay_agent.artifacts.jobs import Archive, Came, ListStored, Offer, Offers, Pull
 from relay_agent.checkpoints.disk import SYSTEM, make_folder
@@ -47,6 +48,10 @@ def _offer(commander: Commander, row: ArtifactRow, manifests: dict[str, Artifact
         manifest = _manifest(commander, beside)
     except Torn as torn:
         return Offer(Step(tag, number, torn.reason), archive, 0)
+    except StoreRefused as refused:
+        if refused.code != "unknown_artifact":
+            raise
+        return Offer(Step(tag, number, "it was deleted there just now"), archive, 0)
     step = Step.of(tag, number, manifest, beside.sha256)
     return Offer(step, archive, len(manifest.files))
 
