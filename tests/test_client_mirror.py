@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+from msgspec.structs import replace
 from scripted_commander import NOW, snapshot
 
 from relaytui.client.answers import RunDetail
@@ -12,8 +13,19 @@ from relaytui.client.curve import MAX_POINTS, Curve
 from relaytui.client.link import Link, LinkState
 from relaytui.client.logbuffer import LogBuffer
 from relaytui.client.mirror import Mirror
-from relaytui.wire.feed import Beat, EventAdded, Lines, RunChanged, WorkerChanged, WorkerGone
-from relaytui.wire.rows import AttemptRow, EventRow, RunRow, WorkerRow
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.feed import (
+    ArtifactChanged,
+    ArtifactGone,
+    Beat,
+    CheckpointChanged,
+    EventAdded,
+    Lines,
+    RunChanged,
+    WorkerChanged,
+    WorkerGone,
+)
+from relaytui.wire.rows import AttemptRow, CheckpointRow, EventRow, RunRow, WorkerRow
 from relaytui.wire.status import RunStatus, WorkerStatus
 
 
@@ -169,3 +181,25 @@ def test_a_detail_read_before_a_newer_row_arrived_does_not_undo_it() -> None:
     mirror.load_detail(RunDetail(NOW, run("a", updated_at=NOW + 1, step=10), [AttemptRow("a", 1, "pod", NOW)]))
     assert mirror.runs["a"].step == 50
     assert list(mirror.picture("a").attempts) == [1]
+
+
+def test_what_the_feed_said_while_the_details_were_asked_for_is_the_newer_word() -> None:
+    """They are two connections: an answer may be older than what came before it."""
+    clock = HandClock()
+    mirror = Mirror(clock)
+    mirror.apply(snapshot([run("a")]))
+    old, new = (CheckpointRow("a", f"step_{step}", step, 1, 10, 1, "m", NOW) for step in (1, 2))
+    kept, gone, damaged = (
+        ArtifactRow(number, "a", ArtifactKind.FILE, f"f{number}", "0" * 64, 1, NOW, "pod") for number in (1, 2, 3)
+    )
+    mirror.picture("a")
+    mirror.apply(CheckpointChanged(replace(old, hub="before it was asked")))
+    clock.t += 1.0
+    asked = mirror.clock()
+    mirror.apply(CheckpointChanged(new))
+    mirror.apply(ArtifactChanged(replace(damaged, damaged="its content is missing")))
+    mirror.apply(ArtifactGone(run_id="a", id=gone.id))
+    mirror.load_detail(RunDetail(NOW, run("a"), [], [old], [kept, gone, damaged]), asked)
+    picture = mirror.picture("a")
+    assert list(picture.checkpoints.values()) == [old, new]
+    assert [(row.id, row.damaged) for row in picture.artifacts.values()] == [(1, ""), (3, "its content is missing")]

@@ -5,6 +5,7 @@ Every part has a counter in `versions` that grows when the part changes, so that
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 MAX_EVENTS = 2_000
 MAX_LOGS = 8
 """Runs whose logs and curves are kept; the one looked at longest ago gives way."""
+MAX_CHANGES = 100
+"""What the feed said last of one run's checkpoints and artifacts: as much as may come while its details are read."""
+
+Change = CheckpointChanged | ArtifactChanged | ArtifactGone
 
 
 @dataclass
@@ -59,14 +64,26 @@ class RunPicture:
     artifacts: dict[int, ArtifactRow] = field(default_factory=dict)
     version: int = 0  # of attempts, checkpoints and artifacts
     loaded: bool = False
+    changes: deque[tuple[float, Change]] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
+    """With when they came."""
 
     def curve(self, metric: str) -> Curve:
         return self.curves.setdefault(metric, Curve())
 
+    def take(self, change: Change) -> None:
+        match change:
+            case CheckpointChanged(row):
+                self.checkpoints[row.name] = row
+            case ArtifactChanged(artifact):
+                self.artifacts[artifact.id] = artifact
+            case ArtifactGone():
+                self.artifacts.pop(change.id, None)
+        self.version += 1
+
 
 class Mirror:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self.link = Link(LinkState.CONNECTING, clock())
         self.versions = Versions()
         self.loaded = False
@@ -86,18 +103,18 @@ class Mirror:
     @property
     def now(self) -> float:
         """The commander's wall clock as far as this client can tell; ages are taken from it."""
-        return self._now + (self._clock() - self._now_at)
+        return self._now + (self.clock() - self._now_at)
 
     @property
     def heard_ago(self) -> float:
         """Seconds since the picture was last known to be current; 0 while the link is live."""
-        return max(0.0, self._clock() - self.link.since) if self.link.state is not LinkState.LIVE else 0.0
+        return max(0.0, self.clock() - self.link.since) if self.link.state is not LinkState.LIVE else 0.0
 
     def _tell_time(self, now: float) -> None:
         # A message that waited in a socket's buffer says an earlier time: the picture's clock never runs backwards
         # by that, but follows a commander whose clock was set.
         if now >= self.now or self.now - now > 5.0:
-            self._now, self._now_at = now, self._clock()
+            self._now, self._now_at = now, self.clock()
 
     # -- feeding --------------------------------------------------------------------------------------------------
 
@@ -126,21 +143,12 @@ class Mirror:
             case WorkerGone():
                 if self.workers.pop(message.incarnation, None) is not None:
                     self.versions.workers += 1
-            case CheckpointChanged():
-                row = message.checkpoint
-                picture = self._pictures.get(row.run_id)  # a run that was never opened is read when it is
-                if picture is not None:
-                    picture.checkpoints[row.name] = row
-                    picture.version += 1
-            case ArtifactChanged():
-                picture = self._pictures.get(message.artifact.run_id)
-                if picture is not None:
-                    picture.artifacts[message.artifact.id] = message.artifact
-                    picture.version += 1
+            case CheckpointChanged(checkpoint):
+                self._take(checkpoint.run_id, message)
+            case ArtifactChanged(artifact):
+                self._take(artifact.run_id, message)
             case ArtifactGone():
-                picture = self._pictures.get(message.run_id)
-                if picture is not None and picture.artifacts.pop(message.id, None) is not None:
-                    picture.version += 1
+                self._take(message.run_id, message)
             case LinesGap():
                 self.picture(message.run_id).log.add_gap(message.epoch, message.n, message.count)
             case Snapshot():
@@ -155,7 +163,7 @@ class Mirror:
         self.version = snapshot.version
         self.lease_seconds = snapshot.lease_seconds
         self.no_grants_until = snapshot.no_grants_until
-        self._now, self._now_at = snapshot.now, self._clock()
+        self._now, self._now_at = snapshot.now, self.clock()
         self.runs = {row.run_id: row for row in snapshot.runs}
         self.workers = {row.incarnation: row for row in snapshot.workers}
         self._add_events(snapshot.events)
@@ -181,12 +189,21 @@ class Mirror:
             del self._pictures[next(iter(self._pictures))]
         return found
 
-    def load_detail(self, detail: RunDetail) -> None:
-        """What the API says of one run, whole; the feed goes on from there."""
+    def _take(self, run_id: str, change: Change) -> None:
+        picture = self._pictures.get(run_id)  # a run that was never opened is read when it is
+        if picture is not None:
+            picture.changes.append((self.clock(), change))
+            picture.take(change)
+
+    def load_detail(self, detail: RunDetail, asked: float = math.inf) -> None:
+        """What the API says of one run, whole; the feed goes on from there. `asked`: when it was, by `clock`: what the
+        feed said since may be newer than the answer, and holds."""
         picture = self.picture(detail.run.run_id)
         picture.attempts = {row.epoch: row for row in detail.attempts}
         picture.checkpoints = {row.name: row for row in detail.checkpoints}
         picture.artifacts = {row.id: row for row in detail.artifacts}
+        for _, change in [one for one in picture.changes if one[0] >= asked]:
+            picture.take(change)
         picture.loaded = True
         picture.version += 1
         self._tell_time(detail.now)

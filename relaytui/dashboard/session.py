@@ -119,7 +119,8 @@ class Session:
     async def load_run(self, run_id: str, *, curve: bool) -> None:
         """Attempts and checkpoints, and the curve's past."""
         client = await self.client()
-        self._mirror.load_detail(await client.run(run_id))
+        asked = self._mirror.clock()
+        self._mirror.load_detail(await client.run(run_id), asked)
         if curve:
             series = await client.series(run_id, METRIC, CURVE_POINTS)
             self._mirror.picture(run_id).curve(METRIC).add(series.points)
