@@ -9,9 +9,10 @@ from scripted_commander import NOW
 from relay_agent.link.words import Words
 from relaytui.cli.runs import _run_cells
 from relaytui.client.acts import forced
-from relaytui.client.words import details, how_it_ended, kept, rate_now, sentence, short_hashes, time_left
+from relaytui.client.words import details, how_it_ended, kept, rate_now, sentence, short_hashes, state, time_left
 from relaytui.dashboard import glyphs
-from relaytui.dashboard.screens.facts import pace
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.facts import heading, pace
 from relaytui.dashboard.screens.lists import run_item
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.rows import EventRow
@@ -93,3 +94,17 @@ def test_what_a_library_says_of_a_link_that_was_cut_is_said_plainly() -> None:
     raw = "no commander at http://c: ClientConnectionResetError: Cannot write to closing transport; trying again"
     Words(SystemClock(), said.append).no_session(raw, at_once=True)
     assert said == ["no commander at http://c: the connection was cut; trying again"]
+
+
+def test_a_success_without_a_step_does_not_look_like_one() -> None:
+    """A wrong command that exits with 0 was a bare `completed` in every list."""
+    row = run("quiet", RunStatus.COMPLETED, step=0, published=0)
+    assert state(row) == _run_cells(row, NOW)[1] == "completed, no steps"
+    listed = run_item(row, NOW)
+    assert Piece("✓ no steps", "warn") in [piece for cell in listed.row.cells for piece in cell]
+    assert listed.order["status"] < run_item(run("r", RunStatus.COMPLETED, step=5), NOW).order["status"]
+    assert "✓ completed, no steps" in "".join(text for text, _ in heading(row, NOW))
+    assert how_it_ended(Outcome.COMPLETED, "no_step") == "completed, no steps"
+    for other in (run("r", RunStatus.COMPLETED, step=5), run("r", RunStatus.COMPLETED, published=1)):
+        assert state(other) == "completed"
+    assert state(run("r", RunStatus.QUEUED)) == "queued"

@@ -9,7 +9,7 @@ import click
 from relaytui.cli.output import Column, laid_out, number, print_table, terminal_width
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
-from relaytui.client.words import ago, duration, how_it_ended, kept, last_step_made, rate_now, stalled, time_left
+from relaytui.client.words import ago, duration, how_it_ended, kept, last_step_made, rate_now, stalled, state, time_left
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
 
@@ -38,7 +38,7 @@ def print_runs(answer: Runs) -> None:
 def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     return (
         run.run_id,
-        "stalled" if run.stalled_at is not None else run.status.value,
+        "stalled" if run.stalled_at is not None else state(run),
         run.holder or "-",
         str(run.epoch),
         _lease(run, now) or "-",
@@ -87,7 +87,7 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
     run, now = detail.run, detail.now
     yield "run", f"{run.run_id} ({run.mode})"
     holder = f", held by {run.holder} at epoch {run.epoch}" if run.holder else f", held by nobody, epoch {run.epoch}"
-    yield "status", run.status.value + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
+    yield "status", state(run) + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
     if halted := stalled(run, now):
         yield "trainer", halted
     if run.message:

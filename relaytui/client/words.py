@@ -155,4 +155,19 @@ def how_it_ended(outcome: Outcome | None, ending: str) -> str:
     """In a word. What never had a trainer gave the run back as a pod does that is taken away, and was not."""
     if outcome is Outcome.PREEMPTED and ending == "not_started":
         return "never ran"
+    if outcome is Outcome.COMPLETED and ending == "no_step":
+        return NO_STEPS
     return outcome.value if outcome is not None else "going on"
+
+
+NO_STEPS = "completed, no steps"
+
+
+def without_a_step(run: RunRow) -> bool:
+    """Whether it is completed and nothing was ever seen of it: a command that did nothing, or an unknown trainer's."""
+    return run.status is RunStatus.COMPLETED and not run.step and not run.published
+
+
+def state(run: RunRow) -> str:
+    """Its status, in a word; of a success that may be none, that it may be none."""
+    return NO_STEPS if without_a_step(run) else run.status.value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from relaytui.client.link import LinkState
-from relaytui.client.words import how_it_ended
+from relaytui.client.words import how_it_ended, state, without_a_step
 from relaytui.dashboard.ink import Piece
+from relaytui.wire.rows import RunRow
 from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
 
 _RUN = {
@@ -48,8 +49,20 @@ def run_status(status: RunStatus) -> Piece:
     return Piece(f"{_RUN[status]} {status.value}", f"state-{status.value}")
 
 
-def stalled_status() -> Piece:
-    return Piece("▲ stalled", "warn")
+def run_state(run: RunRow) -> Piece:
+    """The same of one run: of a success that may be none, that it may be none."""
+    if without_a_step(run):
+        return Piece(f"{_RUN[run.status]} {state(run)}", "warn")
+    return run_status(run.status)
+
+
+def short_state(run: RunRow) -> Piece:
+    """In eleven cells; what is wrong with it instead of its status."""
+    if run.stalled_at is not None:
+        return Piece("▲ stalled", "warn")
+    if without_a_step(run):
+        return Piece(f"{_RUN[run.status]} no steps", "warn")
+    return run_status(run.status)
 
 
 def worker_status(status: WorkerStatus) -> Piece:

@@ -15,7 +15,7 @@ from textual.widgets import Button, Checkbox, Input
 
 from relaytui.client.acts import lease_left
 from relaytui.dashboard.format import ago, duration
-from relaytui.dashboard.glyphs import run_status
+from relaytui.dashboard.glyphs import run_state
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.refusals import OF_RUN
 from relaytui.dashboard.widgets.lines import Line, Lines
@@ -206,7 +206,7 @@ class RunDialog(Dialog):
                 Piece("run     ", "muted"),
                 Piece(clean(row.run_id, 128), "strong"),
                 Piece("  "),
-                run_status(row.status),
+                run_state(row),
                 Piece("  "),
                 Piece(f"epoch {row.epoch}", "muted"),
             ],

@@ -7,7 +7,7 @@ from relaytui.client.transfers import hub_sign, store_sign, transfer_lines
 from relaytui.client.waiting import waits
 from relaytui.client.words import details, kept, last_step_made, rate_now, sentence, stalled, time_left
 from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
-from relaytui.dashboard.glyphs import event_ink, run_status
+from relaytui.dashboard.glyphs import event_ink, run_state
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.lists import lease_piece
 from relaytui.dashboard.widgets.pieces import fit, folded, shortened, spread, width_of
@@ -30,7 +30,7 @@ def joined(*groups: list[Piece]) -> list[Piece]:
 
 
 def heading(row: RunRow, now: float) -> list[Piece]:
-    pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_status(row.status)]
+    pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_state(row)]
     if halted := stalled(row, now):
         pieces += [Piece("  "), Piece(f"▲ {halted}", "warn")]
     return [*pieces, Piece("  "), Piece(clean(row.mode, 128), "muted")]

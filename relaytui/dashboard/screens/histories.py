@@ -15,7 +15,7 @@ from relaytui.wire.text import clean
 
 ATTEMPT_COLUMNS = (
     Column("epoch", "ep", 3, 1, grow=13, right=True),
-    Column("outcome", "outcome", 12, 0),
+    Column("outcome", "outcome", 12, 0, grow=9),
     Column("steps", "steps", 9, 2, grow=8, right=True),
     Column("worker", "worker", 8, 3, grow=12, name=True),
     Column("when", "when", 8, 4, right=True),

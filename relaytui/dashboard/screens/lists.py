@@ -11,9 +11,9 @@ from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign
 from relaytui.client.waiting import not_asked
-from relaytui.client.words import rate_now, sentence, time_left
+from relaytui.client.words import rate_now, sentence, state, time_left, without_a_step
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
-from relaytui.dashboard.glyphs import event_ink, run_status, stalled_status, worker_status
+from relaytui.dashboard.glyphs import event_ink, short_state, worker_status
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.widgets.pieces import Cell
 from relaytui.dashboard.widgets.table import Column, Row
@@ -98,6 +98,13 @@ _ATTENTION = {
 }
 
 
+def _attention(row: RunRow) -> int:
+    """What should be looked at first has the lowest."""
+    if row.stalled_at is not None:
+        return 0
+    return _ATTENTION[RunStatus.FAILED if without_a_step(row) else row.status]
+
+
 def lease_piece(row: RunRow, now: float) -> Piece:
     left = lease_left(row, now)
     if left is None:
@@ -113,7 +120,7 @@ def run_item(row: RunRow, now: float) -> Item:
     newest = count(row.newest_step) if row.newest_step is not None else "–"
     cells: tuple[Cell, ...] = (
         _text(row.run_id, "strong"),
-        (run_status(row.status) if row.stalled_at is None else stalled_status(),),
+        (short_state(row),),
         (Piece(steps(row.step, row.total)),),
         bar(row.step, row.total, BAR),
         (number_piece(row.loss),),
@@ -128,7 +135,7 @@ def run_item(row: RunRow, now: float) -> Item:
     )
     order: dict[str, Order] = {
         "run": (row.run_id,),
-        "status": (_ATTENTION[row.status] if row.stalled_at is None else 0, row.status.value, row.run_id),
+        "status": (_attention(row), row.status.value, row.run_id),
         "step": (row.step, row.run_id),
         "bar": (row.step / row.total if row.total else 0.0, row.run_id),
         "loss": (*_missing_last(loss), row.run_id),
@@ -141,7 +148,7 @@ def run_item(row: RunRow, now: float) -> Item:
         "hub": (not row.sync_error, row.synced_step or 0, row.run_id),
         "store": (row.stored_step or 0, row.run_id),
     }
-    status = row.status.value if row.stalled_at is None else f"{row.status.value} stalled"
+    status = state(row) if row.stalled_at is None else f"{row.status.value} stalled"
     hub = f"hub {hub_sign(row).text} {row.synced_repo} {row.sync_error}"
     text = f"{row.run_id} {status} {row.holder or ''} {row.mode} {row.message} {hub}".casefold()
     return Item(Row(row.run_id, cells), text, order, row.run_id)
