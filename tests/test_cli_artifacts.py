@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from artifact_kit import content, flip, sha, some, stored_files
 from cli_kit import Served
+from msgspec.structs import replace
 
 from relaytui.archive.pack import Pack
 from relaytui.cli import artifact_files
@@ -169,3 +170,19 @@ def test_a_place_that_is_taken_names_the_option_that_named_it(
     with pytest.raises(RelayError) as told:
         artifact_files.fetch.main(["2", option, str(tmp_path), "--state", "/nowhere"], standalone_mode=False)
     assert told.value.hint == f"name another one ({option})"
+
+
+@pytest.mark.parametrize("change", [{"name": "../elsewhere"}, {"run_id": "a/b"}, {"sha256": "../x"}])
+def test_a_row_whose_names_lead_elsewhere_is_none(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: dict[str, str]
+) -> None:
+    """They make the names of what is written here."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    row = replace(ArtifactRow(1, "tiny", ArtifactKind.CHECKPOINT, "step_1", sha(b""), 0, 0.0, "pod"), **change)
+    monkeypatch.setattr(artifact_files, "ask", lambda target, question: row)
+    code, out, err = artifacts("fetch", "1")
+    assert (code, out) == (1, "")
+    assert "is not understood" in err
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]

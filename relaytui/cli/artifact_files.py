@@ -53,6 +53,8 @@ def fetch(target: Target, artifact_id: int, to: Path | None, folder: Path | None
     if to is not None and folder is not None:
         raise usage("--to and --extract at once", "say one of them")
     row = ask(target, lambda client: client.artifact(artifact_id))
+    if not all(map(is_id, (row.run_id, row.name, row.sha256))):  # what is written here is called after them
+        raise RelayError("bad_answer", f"the commander's row of artifact {artifact_id} is not understood")
     if folder is not None and row.kind is not ArtifactKind.CHECKPOINT:
         raise usage(f"artifact {row.id} ({row.name}) is a plain file", "fetch it without --extract")
     goal = folder or to or Path(_file_name(row))
