@@ -9,7 +9,19 @@ import click
 from relaytui.cli.output import Column, laid_out, number, print_table, terminal_width
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
-from relaytui.client.words import ago, duration, how_it_ended, kept, last_step_made, rate_now, stalled, state, time_left
+from relaytui.client.words import (
+    ago,
+    alarm,
+    duration,
+    how_it_ended,
+    kept,
+    last_step_made,
+    rate_now,
+    stalled,
+    state,
+    steps_made,
+    time_left,
+)
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
 
@@ -38,7 +50,7 @@ def print_runs(answer: Runs) -> None:
 def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     return (
         run.run_id,
-        "stalled" if run.stalled_at is not None else state(run),
+        _state(run),
         run.holder or "-",
         str(run.epoch),
         _lease(run, now) or "-",
@@ -52,6 +64,13 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
         _sign(store_sign(run)),
         _reported(run, now) or "-",
     )
+
+
+def _state(run: RunRow) -> str:
+    """Its status, or what is wrong with it."""
+    if run.stalled_at is not None:
+        return "stalled"
+    return "no resume" if alarm(run) else state(run)
 
 
 def _step(run: RunRow) -> str:
@@ -90,6 +109,8 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
     yield "status", state(run) + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
     if halted := stalled(run, now):
         yield "trainer", halted
+    if wrong := alarm(run):
+        yield "alarm", wrong
     if run.message:
         yield "why", run.message
     if waits:
@@ -133,8 +154,7 @@ def print_detail(detail: RunDetail, waits: str = "") -> None:
                 (
                     str(attempt.epoch),
                     attempt.worker,
-                    str(attempt.started_step),
-                    str(attempt.last_step),
+                    *steps_made(attempt),
                     how_it_ended(attempt.outcome, attempt.ending),
                     attempt.ending or "-",
                     "-" if attempt.exit_code is None else str(attempt.exit_code),

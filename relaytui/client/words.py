@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from relaytui.wire.rows import EventRow, RunRow
+from relaytui.wire.rows import AttemptRow, EventRow, RunRow
 from relaytui.wire.status import Outcome, RunStatus
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, resume_ignored
 
 SENTENCES = {
     "worker.connected": "connected from {message}",
@@ -166,6 +166,17 @@ NO_STEPS = "completed, no steps"
 def without_a_step(run: RunRow) -> bool:
     """Whether it is completed and nothing was ever seen of it: a command that did nothing, or an unknown trainer's."""
     return run.status is RunStatus.COMPLETED and not run.step and not run.published
+
+
+def alarm(run: RunRow) -> str:
+    """What is wrong with the attempt that goes on; of one that is over its message says so."""
+    return resume_ignored(run.began_step, run.handed_step) if run.status.active else ""
+
+
+def steps_made(attempt: AttemptRow) -> tuple[str, str]:
+    """From which step to which; `1, not 30` of one that did not go on from where it was to."""
+    began, handed = attempt.began_step, count(attempt.started_step)
+    return handed if began is None else f"{count(began)}, not {handed}", count(attempt.last_step)
 
 
 def state(run: RunRow) -> str:

@@ -29,7 +29,7 @@ from relaytui.dashboard.screens.base import RelayScreen
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.dashboard.session import Opened, Session, Source
 from relaytui.wire.errors import RelayError
-from relaytui.wire.rows import RunRow
+from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.text import clean
 
 PAINT_EVERY = 0.1
@@ -83,6 +83,7 @@ class DashboardApp(ThemedApp[DashboardResult]):
         self.program = program
         self.session = Session(source, self.mirror, self.changed, actor=actor)
         self.session.on_opened = self._opened
+        self.session.on_alarm = self._alarmed
         self._on_crash = on_crash
         self._tasks: set[asyncio.Task[Any]] = set()
         self._paint_timer: Timer | None = None
@@ -125,6 +126,9 @@ class DashboardApp(ThemedApp[DashboardResult]):
     def _opened(self, opened: Opened) -> None:
         if opened.warning:
             self.say(opened.warning, severity="warning")
+
+    def _alarmed(self, event: EventRow) -> None:
+        self.say(f"{event.run_id}: {event.message}", severity="error")
 
     async def on_unmount(self) -> None:
         for task in list(self._tasks):

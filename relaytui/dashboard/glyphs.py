@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.link import LinkState
-from relaytui.client.words import how_it_ended, state, without_a_step
+from relaytui.client.words import alarm, how_it_ended, state, without_a_step
 from relaytui.dashboard.ink import Piece
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
@@ -60,6 +60,8 @@ def short_state(run: RunRow) -> Piece:
     """In eleven cells; what is wrong with it instead of its status."""
     if run.stalled_at is not None:
         return Piece("▲ stalled", "warn")
+    if alarm(run):
+        return Piece("▲ no resume", "warn")
     if without_a_step(run):
         return Piece(f"{_RUN[run.status]} no steps", "warn")
     return run_status(run.status)

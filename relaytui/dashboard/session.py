@@ -13,8 +13,8 @@ from relaytui.client.endpoint import Endpoint
 from relaytui.client.link import Link
 from relaytui.client.mirror import Mirror
 from relaytui.wire.errors import RelayError
-from relaytui.wire.feed import ServerFeed
-from relaytui.wire.rows import RunRow
+from relaytui.wire.feed import EventAdded, ServerFeed
+from relaytui.wire.rows import EventRow, RunRow
 
 if TYPE_CHECKING:
     from relaytui.client.api import CommanderClient
@@ -24,6 +24,8 @@ BACKLOG = 1_000
 OLDER = 1_000
 CURVE_POINTS = 1_000
 METRIC = "loss"
+ALARMS = frozenset({"resume.ignored"})
+"""Kinds of events after which a run trains on, and its operator may want otherwise."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Session:
         if isinstance(source, Opened):
             self.opened = source
         self.on_opened: Callable[[Opened], None] = lambda opened: None
+        self.on_alarm: Callable[[EventRow], None] = lambda event: None
+        """Called where something happens that must be seen on whatever screen one is."""
         self._feed: Feed | None = None
         self._client: CommanderClient | None = None
         self._watched: list[str] = []
@@ -91,7 +95,10 @@ class Session:
             await client.close()
 
     def _apply(self, message: ServerFeed) -> None:
+        known = self._mirror.versions.events
         self._mirror.apply(message)
+        if isinstance(message, EventAdded) and message.event.kind in ALARMS and self._mirror.versions.events > known:
+            self.on_alarm(message.event)
         self._on_change()
 
     def _set_link(self, link: Link) -> None:

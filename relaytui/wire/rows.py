@@ -63,6 +63,8 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     synced_at: float | None = None
     sync_error: str = ""  # why the last sync failed; empty once one worked
     stored_step: int | None = None  # the newest one that is whole in the artifact store
+    began_step: int | None = None  # its newest attempt was there after it was handed `handed_step`: no resume
+    handed_step: int = 0
 
 
 class AttemptRow(Struct, frozen=True, omit_defaults=True):
@@ -79,6 +81,7 @@ class AttemptRow(Struct, frozen=True, omit_defaults=True):
     message: str = ""
     lines: int = 0
     ending: str = ""  # more closely than the outcome, by the agent's word: cuda_oom, import_error, …
+    began_step: int | None = None  # it was there, and not at `started_step`: the resume did not take
 
 
 class CheckpointRow(Struct, frozen=True, omit_defaults=True):

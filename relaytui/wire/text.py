@@ -121,3 +121,10 @@ def _class_of(chars: Iterable[str]) -> str:
         else:
             ranges.append([char, char])
     return "".join(f"{first}-{last}" for first, last in ranges)
+
+
+def resume_ignored(began: int | None, handed: int) -> str:
+    """Of a trainer that did not go on from the checkpoint that it was handed; empty where it did (None)."""
+    if began is None:
+        return ""
+    return f"the resume did not take: it was at step {began} after it was handed step {handed}"

@@ -39,6 +39,7 @@ class Attempt(Struct, frozen=True):
     message: str = ""
     said_step: int | None = None  # by its state reports, the last time; None until the first
     ending: str = ""  # by its agent's word
+    began_step: int | None = None  # where its trainer was, below `started_step`: the resume did not take
 
     def step_after(self, told: int | None) -> int | None:
         """The step it is at, where its telemetry told of one: what it said at its end counts where it is further."""

@@ -63,6 +63,12 @@ class RunView:
         if attempt.said_step is not None and (self._said is None or attempt.epoch >= self._said.epoch):
             self._said = attempt
 
+    @property
+    def ignored(self) -> Attempt | None:
+        """The newest attempt, where its trainer did not go on from what it was handed."""
+        said = self._said
+        return said if said is not None and said.epoch == self.run.epoch and said.began_step is not None else None
+
     def told(self, name: str) -> Number | None:
         """The last value of a metric."""
         return self._told[name][1] if name in self._told else None
@@ -182,6 +188,7 @@ class Board:
         # While a revoked lease runs its holder may still be training: it stays named until it is known to be gone.
         held = lease is not None and lease.state in (LeaseState.HELD, LeaseState.REVOKED)
         training = run.status in (RunStatus.RUNNING, RunStatus.DRAINING)
+        ignored = view.ignored
         return RunRow(
             run_id=run.run_id,
             mode=run.mode,
@@ -217,6 +224,8 @@ class Board:
             synced_at=run.synced_at,
             sync_error=run.sync_error,
             stored_step=view.stored[max(view.stored)] if view.stored else None,
+            began_step=ignored.began_step if ignored is not None else None,
+            handed_step=ignored.started_step if ignored is not None else 0,
         )
 
     def worker_row(self, view: WorkerView) -> WorkerRow:

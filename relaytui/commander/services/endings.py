@@ -10,6 +10,7 @@ from relaytui.commander.model.lease import Lease, LeaseState, outcome_when_silen
 from relaytui.commander.model.orders import LASTING, ORDERS
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import CAUSE_OF, RULES, Cause, Run, change
+from relaytui.commander.services import resumes
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.status import OrderKind, Outcome, RunStatus
@@ -64,7 +65,7 @@ def end_run(
 
     However it ended, a run that was cancelled meanwhile is not queued again; only reaching its last step is more.
     """
-    cause = CAUSE_OF[outcome]
+    cause, message = CAUSE_OF[outcome], resumes.with_alarm(attempt, message)
     called_off = attempts.in_force(tx, run.run_id, attempt.epoch, OrderKind.CANCEL)
     if called_off is not None and cause not in (Cause.COMPLETED, Cause.CANCELLED):
         cause, message = Cause.CANCELLED, f"cancelled by {called_off.by}; its last attempt: {message or outcome}"

@@ -39,13 +39,16 @@ def decode_reports(data: bytes) -> list[TelemetryReport]:
 
 def attempt_row(attempt: Attempt, last: Last | None) -> AttemptRow:
     heard = last.step if last is not None and last.step is not None else 0
+    reached = attempt.last_step
+    if attempt.began_step is not None and reached == attempt.started_step:  # it was handed that step, and not there
+        reached = attempt.began_step
     return AttemptRow(
         run_id=attempt.run_id,
         epoch=attempt.epoch,
         worker=attempt.worker,
         granted_at=attempt.granted_at,
         started_step=attempt.started_step,
-        last_step=max(attempt.last_step, heard),
+        last_step=max(reached, heard),
         started_from=attempt.started_from,
         ended_at=attempt.ended_at,
         outcome=attempt.outcome,
@@ -53,6 +56,7 @@ def attempt_row(attempt: Attempt, last: Last | None) -> AttemptRow:
         message=attempt.message,
         lines=last.lines if last is not None else 0,
         ending=attempt.ending,
+        began_step=attempt.began_step,
     )
 
 

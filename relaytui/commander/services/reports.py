@@ -12,7 +12,7 @@ from relaytui.commander.model.kinds import filed
 from relaytui.commander.model.lease import LeaseState, Refuse
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Cause, allowed, change
-from relaytui.commander.services import endings, stalls, syncs
+from relaytui.commander.services import endings, resumes, stalls, syncs
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
@@ -259,6 +259,8 @@ class StateReports:
         )  # fmt: skip
         if report.kind in syncs.KINDS:
             syncs.heed(tx, attempt, report.kind, message, data, at)
+        if report.kind == resumes.IGNORED:
+            resumes.heed(tx, attempt, report)
         if stalls.concerns(report):
             stalls.heed(tx, attempt, report, self._clock.wall())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign, transfer_lines
 from relaytui.client.waiting import waits
-from relaytui.client.words import details, kept, last_step_made, rate_now, sentence, stalled, time_left
+from relaytui.client.words import alarm, details, kept, last_step_made, rate_now, sentence, stalled, time_left
 from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
 from relaytui.dashboard.glyphs import event_ink, run_state
 from relaytui.dashboard.ink import Piece
@@ -33,6 +33,8 @@ def heading(row: RunRow, now: float) -> list[Piece]:
     pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_state(row)]
     if halted := stalled(row, now):
         pieces += [Piece("  "), Piece(f"▲ {halted}", "warn")]
+    if alarm(row):
+        pieces += [Piece("  "), Piece("▲ no resume", "warn")]
     return [*pieces, Piece("  "), Piece(clean(row.mode, 128), "muted")]
 
 
@@ -125,6 +127,8 @@ def progress_line(row: RunRow, width: int) -> list[Piece]:
 
 
 def why(row: RunRow) -> list[Piece]:
+    if wrong := alarm(row):  # the message is where it was to go on from, and did not
+        return [Piece(f"▲ {wrong}", "warn")]
     ink = "bad" if row.status is RunStatus.FAILED else "muted"
     return [Piece(clean(row.message, 2_000), ink)] if row.message else []
 
@@ -200,11 +204,10 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
             *said,
             *([numbers] if len(said) < 2 else []),
         ]
-    return [
-        as_many_as_fit(heading(row, now), [*saved(row), why(row)], width),
-        fitting(width, holding(row, now)),
-        numbers,
-    ]
+    said, held = [*saved(row), why(row)], holding(row, now)
+    if alarm(row):
+        said, held = saved(row), [why(row), *held]
+    return [as_many_as_fit(heading(row, now), said, width), fitting(width, held), numbers]
 
 
 def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
+from relaytui.client.words import steps_made
 from relaytui.dashboard.format import ago, count, size
 from relaytui.dashboard.glyphs import outcome
 from relaytui.dashboard.ink import Piece
@@ -46,7 +49,7 @@ def attempt_item(row: AttemptRow, last_step: int, now: float) -> Row:
     cells: tuple[Cell, ...] = (
         (Piece(str(row.epoch), "strong"),),
         (outcome(row.outcome, row.ending),),
-        (Piece(f"{count(row.started_step)}→{count(last_step)}"),),
+        (Piece("→".join(steps_made(replace(row, last_step=last_step)))),),
         (Piece(clean(row.worker, 128)),),
         (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),
         (Piece(clean(told, 300), "muted"),),

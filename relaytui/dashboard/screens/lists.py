@@ -11,7 +11,7 @@ from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign
 from relaytui.client.waiting import not_asked
-from relaytui.client.words import rate_now, sentence, state, time_left, without_a_step
+from relaytui.client.words import alarm, rate_now, sentence, state, time_left, without_a_step
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, short_state, worker_status
 from relaytui.dashboard.ink import Piece
@@ -100,7 +100,7 @@ _ATTENTION = {
 
 def _attention(row: RunRow) -> int:
     """What should be looked at first has the lowest."""
-    if row.stalled_at is not None:
+    if row.stalled_at is not None or alarm(row):
         return 0
     return _ATTENTION[RunStatus.FAILED if without_a_step(row) else row.status]
 
@@ -149,6 +149,8 @@ def run_item(row: RunRow, now: float) -> Item:
         "store": (row.stored_step or 0, row.run_id),
     }
     status = state(row) if row.stalled_at is None else f"{row.status.value} stalled"
+    if alarm(row):
+        status += " no resume"
     hub = f"hub {hub_sign(row).text} {row.synced_repo} {row.sync_error}"
     text = f"{row.run_id} {status} {row.holder or ''} {row.mode} {row.message} {hub}".casefold()
     return Item(Row(row.run_id, cells), text, order, row.run_id)

@@ -1,0 +1,127 @@
+"""A resume that did not take is seen wherever its run is: the row, the list, the head of the run, the shell, a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commander_kit import FakeClock, Kit, ended, published, running, started
+from dashboard_fleet import RUNS, run, scripted
+from dashboard_rig import dashboard
+from msgspec.structs import replace
+from scripted_commander import NOW, ScriptedCommander, snapshot
+
+from relaytui.cli.runs import _run_cells, print_detail
+from relaytui.client.answers import RunDetail
+from relaytui.client.words import steps_made
+from relaytui.dashboard.ink import Piece
+from relaytui.dashboard.screens.facts import heading, why
+from relaytui.dashboard.screens.histories import attempt_item
+from relaytui.dashboard.screens.lists import run_item
+from relaytui.wire.feed import EventAdded
+from relaytui.wire.rows import AttemptRow, EventRow
+from relaytui.wire.status import RunStatus
+
+ALARM = "the resume did not take: it was at step 1 after it was handed step 30"
+IGNORED = {
+    "type": "event", "kind": "resume.ignored",
+    "message": "the trainer began at step 1, below the checkpoint's 30: nothing is pruned any more",
+    "data": {"step": "1", "checkpoint": "step_00000030"},
+}  # fmt: skip
+RESUMED = {**started(30), "checkpoint": "step_00000030"}
+
+
+async def seen(kit: Kit) -> tuple[Any, Any]:
+    row = await kit.run("naive")
+    return row.get("began_step"), row.get("handed_step", 0)
+
+
+async def attempt(kit: Kit) -> dict[str, Any]:
+    return (await kit.attempts("naive"))[-1]
+
+
+async def test_a_commander_tells_it_until_the_next_attempt(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent()
+        await agent.acquire("naive")
+        await agent.state(RESUMED)
+        assert await seen(kit) == (None, 0)
+        await agent.state(IGNORED, published(10))
+        assert await seen(kit) == (1, 30)
+        row = await attempt(kit)
+        assert (row["began_step"], row["started_step"], row["last_step"]) == (1, 30, 1)
+    async with running(tmp_path / "state", clock) as kit:
+        assert await seen(kit) == (1, 30), "a restart forgets nothing"
+
+
+async def test_how_it_ended_says_it_too(tmp_path: Path) -> None:
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        agent = await kit.agent()
+        await agent.acquire("naive")
+        await agent.state(RESUMED, IGNORED, ended("preempted", step=21, message="hung"))
+        said = (await kit.run("naive"))["message"]
+        assert said == f"preempted: hung; {ALARM}"
+        assert (await attempt(kit))["message"] == f"hung; {ALARM}"
+        other = await kit.agent("b")
+        await other.acquire("naive")
+        await other.state(started(21))
+        assert await seen(kit) == (None, 0)
+
+
+@pytest.mark.parametrize("step", ["", "-1", "²", "9" * 300, "31"])
+async def test_what_a_pod_says_of_it_is_a_number_or_nothing(tmp_path: Path, step: str) -> None:
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        agent = await kit.agent()
+        await agent.acquire("naive")
+        await agent.state(RESUMED, {**IGNORED, "data": {"step": step}})
+        assert await seen(kit) in [(0, 30), (None, 0)]
+
+
+# -- on screens ----------------------------------------------------------------------------------------------------
+
+ROW = run("naive", step=21, total=60, began_step=1, handed_step=30, message="from step_00000030 at step 30")
+TRIED = AttemptRow("naive", 3, "pod-a", NOW, started_step=30, last_step=21, began_step=1)
+
+
+def test_lists_and_the_head_of_a_run_show_it() -> None:
+    item = run_item(ROW, NOW)
+    assert Piece("▲ no resume", "warn") in [piece for cell in item.row.cells for piece in cell]
+    assert item.order["status"] < run_item(RUNS[0], NOW).order["status"]
+    assert "no resume" in item.text
+    assert _run_cells(ROW, NOW)[1] == "no resume"
+    assert "▲ no resume" in "".join(text for text, _ in heading(ROW, NOW))
+    assert why(ROW) == [Piece(f"▲ {ALARM}", "warn")]
+    over = replace(ROW, status=RunStatus.FAILED, message=f"exit 1; {ALARM}")
+    assert "no resume" not in "".join(text for text, _ in heading(over, NOW)), "its message says so"
+    assert _run_cells(over, NOW)[1] == "failed"
+
+
+def test_an_attempt_says_what_it_began_with_and_what_it_was_handed() -> None:
+    assert steps_made(TRIED) == ("1, not 30", "21")
+    assert steps_made(replace(TRIED, began_step=None)) == ("30", "21")
+    cells = ["".join(text for text, _ in cell) for cell in attempt_item(TRIED, 21, NOW).cells]
+    assert "1, not 30→21" in cells
+
+
+def test_the_shell_says_it_of_one_run(capsys: pytest.CaptureFixture[str]) -> None:
+    print_detail(RunDetail(NOW, ROW, [TRIED], []))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"alarm {ALARM}" in lines
+    assert "3 pod-a 1, not 30 21 going on - -" in lines
+
+
+async def test_it_is_said_in_the_corner_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    commander = await ScriptedCommander().start()
+    scripted(commander)
+    commander.greeting = [snapshot([ROW])]
+    try:
+        async with dashboard(commander) as rig:
+            await rig.shows("naive")
+            event = EventRow(1, NOW, "resume.ignored", "pod-a", "the trainer began at step 1, below 30", "naive", 3)
+            await commander.tell(EventAdded(event), EventAdded(event))
+            await rig.shows("naive: the trainer began at step 1")
+            assert len(rig.app._notifications) == 1
+    finally:
+        await commander.stop()
