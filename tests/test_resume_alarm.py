@@ -23,7 +23,7 @@ from relaytui.wire.feed import EventAdded
 from relaytui.wire.rows import AttemptRow, EventRow
 from relaytui.wire.status import RunStatus
 
-ALARM = "the resume did not take: it was at step 1 after it was handed step 30"
+ALARM = "the resume did not take: step 1 after it was handed 30"
 IGNORED = {
     "type": "event", "kind": "resume.ignored",
     "message": "the trainer began at step 1, below the checkpoint's 30: nothing is pruned any more",

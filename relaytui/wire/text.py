@@ -127,4 +127,4 @@ def resume_ignored(began: int | None, handed: int) -> str:
     """Of a trainer that did not go on from the checkpoint that it was handed; empty where it did (None)."""
     if began is None:
         return ""
-    return f"the resume did not take: it was at step {began} after it was handed step {handed}"
+    return f"the resume did not take: step {began} after it was handed {handed}"
