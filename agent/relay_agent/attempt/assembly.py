@@ -55,7 +55,7 @@ def publisher_of(
         held=lambda: tenure.held,
         safe=lambda: tenure.safe,
         on_fenced=tenure.fenced,
-        healthy=lambda step: follower.health.healthy(step) and follower.trend.healthy(step),
+        healthy=follower.well,
         check=stop.unless_hurried,
         patient=lambda: stop.patient,
         marks=MARKS[settings.complete_marker],

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from relay_agent.output.health import Health
 from relay_agent.output.lines import Lines, Lot
 from relay_agent.output.progress import Progress, Told
+from relay_agent.output.standing import well
 from relay_agent.reading.sight import Sight
 from relay_agent.secret_words import scrub
 from relay_agent.spool.lane import Mark
@@ -110,6 +111,10 @@ class Follower:
             self._hand_on(Gap(self._clock.wall(), self._n, lines))
             self._n += lines
         self._take([], now)
+
+    def well(self, step: int) -> bool:
+        """Whether a checkpoint of that step was saved while the loss was well, by all that was printed until now."""
+        return well(step, self.health, self.trend, self.progress, self._lines.standing, self._clock.boot())
 
     def known(self, name: str, step: int) -> float | None:
         """A metric as it was told last up to a step."""

@@ -99,6 +99,11 @@ class Lines:
         return self._fresh and (self._bar or self._half == b"\r")
 
     @property
+    def standing(self) -> str:
+        """What stands where the cursor is and was not passed on as whole: nothing ended it yet."""
+        return self._text() if self._fresh else ""
+
+    @property
     def held(self) -> int:
         """Bytes of the line that is not whole yet."""
         return len(self._part) + self._over + len(self._half)

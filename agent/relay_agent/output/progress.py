@@ -111,6 +111,11 @@ class Progress:
         sight = self._reader.see(text, nested)
         return None if sight is None else self.take(sight, now)
 
+    @property
+    def waits(self) -> bool:
+        """`flush` may have something to tell."""
+        return self._reader.waits
+
     def flush(self, now: float) -> Told | None:
         """Nothing more is printed: what waited for another line."""
         sight = self._reader.flush()

@@ -33,7 +33,7 @@ class Reader:
         self._base: int | None = None
         self._of_epoch: int | None = None  # steps of a whole epoch
         self._awaited: dict[str, float] = {}
-        self._waits = 0
+        self._waited = 0
         self._bar: tuple[int, int | None] | None = None  # the last state of one without description
         self._joined: int | None = None  # the total of that whose metrics came with it
         self._stepped = False
@@ -58,9 +58,14 @@ class Reader:
             return self._wait()  # a bar below another one is of something smaller
         return self._place(sight)
 
+    @property
+    def waits(self) -> bool:
+        """Metrics wait for the bar that has their step."""
+        return bool(self._awaited)
+
     def flush(self) -> Sight | None:
         """Metrics whose bar never came."""
-        metrics, self._awaited, self._waits = self._awaited, {}, 0
+        metrics, self._awaited, self._waited = self._awaited, {}, 0
         if not metrics or self._bar is None:
             return None
         return Sight(self._bar[0], self._bar[1], metrics, bar=True)
@@ -88,8 +93,8 @@ class Reader:
 
     def _wait(self) -> Sight | None:
         if self._awaited:
-            self._waits += 1
-            if self._waits > WAITS:
+            self._waited += 1
+            if self._waited > WAITS:
                 return self.flush()
         return None
 
@@ -111,7 +116,7 @@ class Reader:
             return sight
         if len(self._awaited) < 2 * MAX_METRICS:
             self._awaited |= sight.metrics
-        self._waits = 0
+        self._waited = 0
         return None
 
     def _join(self, sight: Sight) -> Sight | None:
@@ -123,7 +128,7 @@ class Reader:
                 return None  # it began anew
             self._joined = total
             sight = replace(sight, metrics=self._awaited)
-            self._awaited, self._waits = {}, 0
+            self._awaited, self._waited = {}, 0
         elif (step, total) == self._bar and not sight.metrics:
             return None  # drawn again
         if not other:
