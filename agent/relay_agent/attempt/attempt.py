@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
 from dataclasses import replace
@@ -18,6 +17,7 @@ from relay_agent.attempt.last_word import last_word
 from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.rejoin import Rejoining, known_to, replay
+from relay_agent.attempt.running import Running
 from relay_agent.attempt.sending import Sending, forking_of, restoring_of
 from relay_agent.attempt.spoken import Spoken
 from relay_agent.attempt.standing import Standing
@@ -26,30 +26,24 @@ from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import Resume, is_fork
-from relay_agent.checkpoints.taking import Taking, checkpoint_dir
+from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
-from relay_agent.guardian import EARLY
 from relay_agent.link.link import Link
 from relay_agent.outcome.retry import Retries
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import Verdict, describe, given_back, judge, never_started, volume_failed
-from relay_agent.output.beside import Beside
+from relay_agent.outcome.verdict import Verdict, given_back, judge, never_started, volume_failed
 from relay_agent.output.follow import Follower
 from relay_agent.output.printed import last_lines
 from relay_agent.pod.pod import Pod
 from relay_agent.pod.takeover import Act
 from relay_agent.preempt.departure import Departure
-from relay_agent.preempt.training import Training
 from relay_agent.process import say
 from relay_agent.trainer.command import Launch, refuse_too_large, trainer_environment
 from relay_agent.trainer.supervise import Supervised
 from relay_agent.volume.journal import Journal
 from relay_agent.volume.volume import Claim, RunFolder, claim, highest_claim
 from relay_agent.watchdog.resumed import Resumed
-from relay_agent.watchdog.rules import Rules
-from relay_agent.watchdog.watch import Watchdog
-from relay_agent.watchdog.watched import Watched
 from relaytui.wire import reports
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
@@ -104,6 +98,7 @@ class Attempt:
         self.orders = Orders(self.tenure, link, stop, self.tell, self._background.begin)
         found = holding.found
         self._around = Around(settings, folder, launch, holding, self.tenure, self.orders, self.tell, stop, clock, rng)
+        self._running = Running(self._around, link, departure, self._background)
         self._sending = Sending(self._around)
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
 
@@ -219,7 +214,7 @@ class Attempt:
             if self._stop.asked.is_set():
                 return Verdict.before_start(self._stop, step)
         await self._start(trainer, resume, handed)
-        code = await self._watch(trainer, follower, publisher, name)
+        code = await self._running.until_gone(trainer, follower, publisher, name)
         return await self._judge(code, trainer, follower, publisher)
 
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:
@@ -236,66 +231,15 @@ class Attempt:
         await rejoining.join(trainer)
         if rejoining.found.line is not None:
             self._note(note.resume, note.resume_step)
-        for done in await asyncio.to_thread(publisher.published_before):
-            self.tell.published(done)  # it may not have been told; what is known already counts once
+        before = await asyncio.to_thread(publisher.published_before)
+        self.tell.found(before)
+        for done in before:
             self._resumed.found(done.step)
-        code = await self._watch(trainer, follower, publisher, note.resume)
+        code = await self._running.until_gone(trainer, follower, publisher, note.resume, taken_over=True)
         verdict = await self._judge(code, trainer, follower, publisher)
         if rejoining.act is Act.AGAIN and self._stop.why is None:
-            verdict = given_back(rejoining.story, verdict.step, code)
+            verdict = given_back(rejoining.story, verdict, note.resume_step)
         return verdict
-
-    async def _watch(self, trainer: Supervised, follower: Follower, publisher: Publisher, base: str | None) -> int:
-        """Until nothing is left of the trainer and all that is whole is published. Its exit code."""
-        self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
-        if self._settings.on_lease_loss == "stop":
-            if math.isfinite(self.tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
-                trainer.dead_by(self.tenure.lease.safe_until, self.tenure.notice)
-            self.tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self.tenure.notice)
-        elif self._rejoining is not None:
-            trainer.dead_by(0.0)  # the agent before may have had the other rule
-        publishing = self._background.begin(publisher.run(), "publish")
-        ticking = self._background.begin(_ticking(follower), "tick")
-        beside = Beside(self._folder.output(self.epoch), follower)
-        looking = self._background.begin(beside.run(), "beside")
-        rules = Rules.of(self._settings)
-        watched = Watched(
-            rules, self._folder, self.epoch, base, follower, self._stop, self.tell, self._clock, publisher,
-        )  # fmt: skip
-        saves_in = checkpoint_dir(self._settings, self._folder, self.epoch)
-        watchdog = Watchdog(watched, trainer=trainer.pids, saves_in=saves_in)
-        watching = self._background.begin(watchdog.run(), "watchdog")
-        self.orders.on_save = watchdog.save_asked
-        wish = self._folder.save_file(self.epoch)
-        self.orders.trainer_is_up(trainer, wish, self._settings.save_signal)
-        self._link.on_watched = lambda watched: trainer.hear(watched or rules.acts_on_loss)
-        self._link.on_watched(self._link.watched)
-        publisher.catch_up = trainer.catch_up
-        self._departure.begin(Training(self.orders, publisher, trainer, wish))
-        code = await trainer.exited
-        watching.cancel()
-        self.orders.trainer_is_gone()
-        self._departure.ended(code)
-        leftovers = await trainer.gone
-        follower.finish()
-        await beside.last()
-        ticking.cancel()
-        looking.cancel()
-        data = {"code": str(code), "leftovers": str(leftovers)}
-        self.tell.event("trainer.exited", f"the trainer {describe(code)}", data)
-        publisher.close()
-        await asyncio.wait({publishing})  # a publish that has begun is not cut off
-        if not self._stop.lost:
-            await publisher.finish(code)
-        return code
-
-    def _stop_trainer(self, trainer: Supervised, at_once: bool) -> None:
-        if at_once:
-            trainer.kill()
-            return
-        trainer.stop(self._stop.dead_by - self._clock.boot())
-        if math.isfinite(self._stop.dead_by):
-            trainer.dead_by(self._stop.dead_by + EARLY)
 
     async def _judge(self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher) -> Verdict:
         self.tenure.note_cut_off(stopped=code != 0)
@@ -348,7 +292,8 @@ class Attempt:
         self._ended = True
         self._retried = verdict.outcome is Outcome.CRASHED
         await self._standing.is_now(status, verdict.exit_code)
-        say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {verdict.message}")
+        why = verdict.message if verdict.ending != "not_started" else "the trainer was not started"  # an error says it
+        say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {why}")
         if not await last_word(self._link, self._stop, self._holding.lease.seconds):
             where = self._holding.kept(self.tenure.lease.lost)
             say(f"the commander has not acknowledged everything; {where}")
@@ -400,10 +345,3 @@ class Attempt:
             publisher.protect.add(name)
         publisher.sending = self._sending.pins
         return publisher
-
-
-async def _ticking(follower: Follower) -> None:
-    while True:
-        await follower.waits.wait()
-        await asyncio.sleep(0.25)
-        follower.tick()

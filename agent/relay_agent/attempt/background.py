@@ -11,19 +11,21 @@ from relay_agent.process import say
 
 class Background:
     def __init__(self) -> None:
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """What goes wrong in it is said, and ends nothing else."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(_complain)
-        self._tasks.append(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _complain(task: asyncio.Task[None]) -> None:

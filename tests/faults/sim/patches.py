@@ -20,6 +20,7 @@ from unittest import mock
 
 import relay_agent.attempt.attempt
 import relay_agent.attempt.holding
+import relay_agent.attempt.running
 import relay_agent.checkpoints.publisher
 import relay_agent.checkpoints.tree
 import relay_agent.link.link
@@ -72,7 +73,7 @@ def patched(world: World) -> Iterator[None]:
         # What only looks whether there is something to do, and was most of the work of a world.
         (relay_agent.checkpoints.publisher, "LOOK_EVERY", 2.0),
         (relay_agent.link.link, "SYNC_EVERY", 3.0),
-        (relay_agent.attempt.attempt, "_ticking", _ticking),
+        (relay_agent.attempt.running, "_ticking", _ticking),
         (relay_agent.trainer.command, "pod_environment", lambda environ: {"PATH": os.defpath}),  # other tests' matter
         (Schema, "migrations", _migrations),
         (relaytui.commander.store.database, "check_tables", lambda db, path, migrations: None),

@@ -1,0 +1,105 @@
+"""A trainer that runs: what goes on beside it, and what is seen to once it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from relay_agent.attempt.around import Around
+from relay_agent.attempt.background import Background
+from relay_agent.attempt.gently import Gently
+from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.checkpoints.taking import checkpoint_dir
+from relay_agent.guardian import EARLY
+from relay_agent.link.link import Link
+from relay_agent.outcome.verdict import describe
+from relay_agent.output.beside import Beside
+from relay_agent.output.follow import Follower
+from relay_agent.preempt.departure import Departure
+from relay_agent.preempt.training import Training
+from relay_agent.trainer.supervise import Supervised
+from relay_agent.watchdog.rules import Rules
+from relay_agent.watchdog.watch import Watchdog
+from relay_agent.watchdog.watched import Watched
+
+
+class Running:
+    def __init__(self, around: Around, link: Link, departure: Departure, background: Background) -> None:
+        self._settings = around.settings
+        self._folder = around.folder
+        self._epoch = around.holding.lease.epoch
+        self._tenure = around.tenure
+        self._orders = around.orders
+        self._tell = around.tell
+        self._stop = around.stop
+        self._clock = around.clock
+        self._link = link
+        self._departure = departure
+        self._background = background
+
+    async def until_gone(
+        self, trainer: Supervised, follower: Follower, publisher: Publisher, base: str | None, taken_over: bool = False
+    ) -> int:
+        """Until nothing is left of the trainer and all that is whole is published. Its exit code. `base`: the
+        checkpoint that it resumed from; `taken_over`: from another agent."""
+        self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
+        if self._settings.on_lease_loss == "stop":
+            if math.isfinite(self._tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
+                trainer.dead_by(self._tenure.lease.safe_until, self._tenure.notice)
+            self._tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self._tenure.notice)
+        elif taken_over:
+            trainer.dead_by(0.0)  # the agent before may have had the other rule
+        publishing = self._background.begin(publisher.run(), "publish")
+        ticking = self._background.begin(_ticking(follower), "tick")
+        beside = Beside(self._folder.output(self._epoch), follower)
+        looking = self._background.begin(beside.run(), "beside")
+        rules = Rules.of(self._settings)
+        watched = Watched(
+            rules, self._folder, self._epoch, base, follower, self._stop, self._tell, self._clock, publisher
+        )  # fmt: skip
+        saves_in = checkpoint_dir(self._settings, self._folder, self._epoch)
+        watchdog = Watchdog(watched, trainer=trainer.pids, saves_in=saves_in)
+        watching = self._background.begin(watchdog.run(), "watchdog")
+        self._orders.on_save = watchdog.save_asked
+        wish = self._folder.save_file(self._epoch)
+        self._orders.trainer_is_up(trainer, wish, self._settings.save_signal)
+        self._link.on_watched = lambda on: trainer.hear(on or rules.acts_on_loss)
+        self._link.on_watched(self._link.watched)
+        publisher.catch_up = trainer.catch_up
+        training = Training(self._orders, publisher, trainer, wish)
+        self._orders.before_stop = Gently(
+            training, self._clock, self._tell, self._settings.stop_grace,
+            lambda: self._orders.asked_by_file, lambda: self._orders.hurried,
+        ).save  # fmt: skip
+        self._departure.begin(training)
+        code = await trainer.exited
+        watching.cancel()
+        self._orders.trainer_is_gone()
+        self._departure.ended(code)
+        leftovers = await trainer.gone
+        follower.finish()
+        await beside.last()
+        ticking.cancel()
+        looking.cancel()
+        data = {"code": str(code), "leftovers": str(leftovers)}
+        self._tell.event("trainer.exited", f"the trainer {describe(code)}", data)
+        publisher.close()
+        await asyncio.wait({publishing})  # a publish that has begun is not cut off
+        if not self._stop.lost:
+            await publisher.finish(code)
+        return code
+
+    def _stop_trainer(self, trainer: Supervised, at_once: bool) -> None:
+        if at_once:
+            trainer.kill()
+            return
+        trainer.stop(self._stop.dead_by - self._clock.boot())
+        if math.isfinite(self._stop.dead_by):
+            trainer.dead_by(self._stop.dead_by + EARLY)
+
+
+async def _ticking(follower: Follower) -> None:
+    while True:
+        await follower.waits.wait()
+        await asyncio.sleep(0.25)
+        follower.tick()
