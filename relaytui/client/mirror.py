@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from relaytui.client.answers import RunDetail
 
 MAX_EVENTS = 2_000
+MOST_EVENTS = 10_000
+"""Kept of those that came, and of those that were asked for besides."""
 MAX_LOGS = 8
 """Runs whose logs and curves are kept; the one looked at longest ago gives way."""
 MAX_CHANGES = 100
@@ -93,7 +95,10 @@ class Mirror:
         self.no_grants_until: float | None = None
         self.runs: dict[str, RunRow] = {}
         self.workers: dict[str, WorkerRow] = {}
-        self.events: deque[EventRow] = deque(maxlen=MAX_EVENTS)
+        self.events: deque[EventRow] = deque()
+        self.events_before = 0
+        """How many older ones the commander has."""
+        self._events_room = MAX_EVENTS
         self._pictures: dict[str, RunPicture] = {}
         self._now = 0.0
         self._now_at = clock()
@@ -166,10 +171,28 @@ class Mirror:
         self._now, self._now_at = snapshot.now, self.clock()
         self.runs = {row.run_id: row for row in snapshot.runs}
         self.workers = {row.incarnation: row for row in snapshot.workers}
-        self._add_events(snapshot.events)
+        self._meet(snapshot)
         self.loaded = True
         self.versions.runs += 1
         self.versions.workers += 1
+
+    def _meet(self, snapshot: Snapshot) -> None:
+        """What is here goes on with what the snapshot has; where some are missing between, that begins anew."""
+        first = snapshot.events[0].id if snapshot.events else 0
+        if self.events and self.events[-1].id + 1 < first:
+            self.events.clear()
+            self.versions.events += 1
+        self._add_events(snapshot.events)
+        self.events_before = max(0, snapshot.events_before - sum(event.id < first for event in self.events))
+
+    def add_older(self, events: Sequence[EventRow], all_of_them: bool) -> None:
+        """Those right before the oldest that is here, oldest first. `all_of_them`: the commander has none older."""
+        first = self.events[0].id if self.events else None
+        older = [event for event in events if first is None or event.id < first]
+        self.events.extendleft(reversed(older))
+        self._events_room = max(self._events_room, len(self.events))
+        self.events_before = 0 if all_of_them else max(1, self.events_before - len(older))
+        self.versions.events += 1
 
     def _add_events(self, events: Iterable[EventRow]) -> None:
         newest = self.events[-1].id if self.events else -1
@@ -178,6 +201,9 @@ class Mirror:
                 self.events.append(event)
                 newest = event.id
                 self.versions.events += 1
+        while len(self.events) > self._events_room:
+            self.events.popleft()
+            self.events_before += 1
 
     # -- one run --------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,9 @@ class Keeper:
         upto = events[-1].id - self._kept if events else 0
         left = upto > 0
         while left:
-            left = await self._core.relay.run(lambda tx: history.trim_events(tx, upto, TRIM_BATCH)) > 0
+            gone = await self._core.relay.run(lambda tx: history.trim_events(tx, upto, TRIM_BATCH))
+            self._core.board.events_ever -= gone
+            left = gone > 0
 
     async def leave(self, task: asyncio.Task[None]) -> None:
         """Ends `run()`, after a moment for what is on its way."""

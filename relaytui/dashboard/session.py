@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.link import Link
-from relaytui.client.mirror import Mirror
+from relaytui.client.mirror import MOST_EVENTS, Mirror
 from relaytui.wire.errors import RelayError
 from relaytui.wire.feed import EventAdded, ServerFeed
 from relaytui.wire.rows import EventRow, RunRow
@@ -132,6 +132,17 @@ class Session:
             series = await client.series(run_id, METRIC, CURVE_POINTS)
             self._mirror.picture(run_id).curve(METRIC).add(series.points)
         self._on_change()
+
+    async def load_older_events(self) -> bool:
+        """Events before the oldest one that is here; False where there is none, or no room."""
+        mirror = self._mirror
+        if not mirror.events_before or not mirror.events or len(mirror.events) + OLDER > MOST_EVENTS:
+            return False
+        client = await self.client()
+        answer = await client.events(before=mirror.events[0].id, limit=OLDER)
+        mirror.add_older(answer.events, len(answer.events) < OLDER)
+        self._on_change()
+        return True
 
     async def load_older(self, run_id: str) -> int | None:
         """Lines before the oldest one that is here; how many came, None where that is the run's first."""

@@ -34,6 +34,7 @@ class Snapshot(FeedMessage, frozen=True, tag="snapshot"):
     runs: list[RunRow]
     workers: list[WorkerRow]
     events: list[EventRow]  # the newest 200, oldest first
+    events_before: int = 0  # how many older ones there are
     no_grants_until: float | None = None  # after a restore: whoever held a run has until then to come back
 
 

@@ -40,6 +40,7 @@ def snapshot(core: Core) -> Snapshot:
     views = sorted(board.runs.values(), key=lambda view: (view.run.status.ended, -view.run.updated_at))
     workers = sorted(board.workers.values(), key=lambda view: (not view.connected, -view.seen_at))
     now = core.clock.wall()
+    events = _fitting(reversed(board.events), EVENTS_BYTES)[::-1]
     return Snapshot(
         now=now,
         commander=core.generation,
@@ -47,7 +48,8 @@ def snapshot(core: Core) -> Snapshot:
         lease_seconds=core.settings.lease_seconds,
         runs=_fitting(map(board.run_row, views), ROWS_BYTES),
         workers=_fitting(map(board.worker_row, workers), ROWS_BYTES),
-        events=_fitting(reversed(board.events), EVENTS_BYTES)[::-1],
+        events=events,
+        events_before=max(0, board.events_ever - len(events)),
         no_grants_until=core.leases.no_grants_until(now),
     )
 

@@ -125,6 +125,7 @@ class Board:
         self.runs: dict[str, RunView] = {}
         self.workers: dict[str, WorkerView] = {}
         self.events: deque[EventRow] = deque(maxlen=KEPT_EVENTS)
+        self.events_ever = 0  # in the history: the newest of them are in `events`
         self.holding: dict[str, str] = {}
         """incarnation -> run it holds"""
 
@@ -151,6 +152,10 @@ class Board:
             if worker is not None:
                 worker.waiting_for = None
         return changed
+
+    def add_event(self, row: EventRow) -> None:
+        self.events.append(row)
+        self.events_ever += 1
 
     def save_artifact(self, row: ArtifactRow) -> None:
         view = self.runs.get(row.run_id)
@@ -274,8 +279,10 @@ class Board:
         attempts: Iterable[Attempt],
         telemetry: Iterable[Last],
         artifacts: Iterable[ArtifactRow] = (),
+        events_ever: int = 0,
     ) -> None:
         """`attempts`: of every run the newest that said a step."""
+        self.events_ever = events_ever
         for run in runs:
             self.save_run(run)
         for lease in leases:

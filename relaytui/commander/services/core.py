@@ -102,6 +102,7 @@ class Core:
                 attempts.newest(tx),
                 last,
                 artifact_rows.checkpoints(tx),
+                history.count_events(tx),
             )
             return generation
 
@@ -159,7 +160,7 @@ class Core:
                         view.say(change.attempt)
                         feed.run(change.attempt.run_id)
                 case EventSaved():
-                    board.events.append(change.row)
+                    board.add_event(change.row)
                     feed.event(change.row)
                 case CheckpointSaved():
                     feed.checkpoint(change.row)

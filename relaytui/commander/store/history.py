@@ -56,6 +56,10 @@ def newest_events(tx: Tx, count: int) -> list[EventRow]:
     return [event_row(row) for row in tx.execute(_NEWEST, (count,))][::-1]
 
 
+def count_events(tx: Tx) -> int:
+    return int(tx.execute("SELECT count(*) FROM events").fetchone()[0])
+
+
 def trim_events(tx: Tx, upto: int, count: int) -> int:
     """Forget the oldest up to this id, at most `count`; how many went. Which attempts of a run count is decided by when
     it was queued again by hand, so the last word of each on that stays."""

@@ -17,8 +17,11 @@ from relaytui.dashboard.widgets.lines import Line, Lines
 from relaytui.dashboard.widgets.pieces import cut
 from relaytui.dashboard.widgets.status import KeyBar, Reason, StatusLine, TabLine, workers_here
 from relaytui.dashboard.widgets.table import Table
+from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import EventRow
 from relaytui.wire.text import counted
+
+LOOKING = ([Piece("looking through older ones …", "muted")],)
 
 
 @dataclass
@@ -58,6 +61,8 @@ class HomeScreen(RelayScreen):
             spec.name: ListState(spec, spec.default_order[0], spec.default_order[1]) for spec in list_specs()
         }
         self.current = "runs"
+        self._looking = False
+        """Whether older events are being read."""
 
     def compose(self) -> ComposeResult:
         yield StatusLine(self.mirror, title=self.relay.title)
@@ -157,10 +162,17 @@ class HomeScreen(RelayScreen):
                 return [[Piece("not connected", "bad")], [Piece("The line above says why; trying again.", "muted")]]
             return [[Piece("connecting …", "muted")]]
         if total:
-            said = f"none of {counted(total, state.spec.name[:-1])} contains "
+            here = counted(total, state.spec.name[:-1])
+            older = mirror.events_before if state.spec.name == "events" else 0
+            if self._looking:
+                return [[Piece(f"none of the newest {here} contains "), Piece(cut(state.filter, 40))], *LOOKING]
+            said = f"none of {here} contains "
+            if older:
+                said = f"none of the newest {here} contains "
             return [
                 [Piece(said, "muted"), Piece(cut(state.filter, 40))],
                 [Piece("esc ", "key"), Piece("shows all", "muted")],
+                *([[Piece(f"relay-tui events has {older:,} older ones", "muted")]] if older else []),
             ]
         return [list(line) for line in state.spec.empty(Setting(self.relay.session.url, self.relay.program))]
 
@@ -170,6 +182,8 @@ class HomeScreen(RelayScreen):
         line = self.query_one(TabLine)
         line.current = self.current
         said = {name: f"{size:,}" for name, size in sizes.items()} | {"workers": workers_here(mirror)}
+        if mirror.events_before:
+            said["events"] += f" of {sizes['events'] + mirror.events_before:,}"
         line.tabs = [(name, f"{name} {said[name]}" if mirror.loaded else name) for name in self._lists]
         state = self.state
         note: list[Piece] = []
@@ -192,7 +206,29 @@ class HomeScreen(RelayScreen):
 
     def set_filter(self, text: str) -> None:
         self.state.filter = text
+        self._look_further()
         self.paint()
+
+    def on_table_at_end(self, event: Table.AtEnd) -> None:
+        if event.table.id == "events":
+            self._look_further()
+
+    def _look_further(self) -> None:
+        """Older events: a page of them, or all that there is room for where one searches."""
+        if self.current == "events" and not self._looking and self.mirror.events_before:
+            self._looking = True
+            self.relay.spawn(self._load_older())
+
+    async def _load_older(self) -> None:
+        try:
+            while await self.relay.session.load_older_events() and self._lists["events"].filter:
+                pass
+        except RelayError as error:
+            self.relay.say(str(error), severity="warning")
+        finally:
+            self._looking = False
+            self._lists["events"].painted = ()
+            self.paint()
 
     def sort_next(self) -> None:
         keys = [column.key for column in self.state.spec.columns]

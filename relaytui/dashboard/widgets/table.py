@@ -133,6 +133,17 @@ class Table(Based, ScrollView, can_focus=True):
         def control(self) -> Table:
             return self.table
 
+    class AtEnd(Message):
+        """The selection, or what is seen, is at the last row."""
+
+        def __init__(self, table: Table) -> None:
+            super().__init__()
+            self.table = table
+
+        @property
+        def control(self) -> Table:
+            return self.table
+
     class HeaderClicked(Message):
         def __init__(self, table: Table, column: str) -> None:
             super().__init__()
@@ -271,6 +282,8 @@ class Table(Based, ScrollView, can_focus=True):
             self._reveal(index)
         else:
             self.scroll_to(y=index, animate=False)
+        if index == len(self.rows) - 1:
+            self.post_message(self.AtEnd(self))
 
     def _from(self) -> int:
         return self.cursor_index or 0 if self._selects else self.scroll_offset.y

@@ -1,0 +1,128 @@
+"""Events that happened before a dashboard was opened: counted, had by going on, and found by a search."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from commander_kit import FakeClock, running, started
+from dashboard_rig import dashboard
+from scripted_commander import NOW, ScriptedCommander, snapshot
+
+from relaytui.client.mirror import MAX_EVENTS, Mirror
+from relaytui.commander.http.ws_feed import snapshot as snapshot_of
+from relaytui.wire.feed import EventAdded, Snapshot
+from relaytui.wire.rows import EventRow
+
+OLDER = "/api/events"
+
+
+def event(id: int) -> EventRow:
+    return EventRow(id, NOW - 1_000 + id, "run.odd" if id == 7 else "run.even", "pod-a", f"number {id}", "r", 1)
+
+
+def greeting(first: int, last: int, before: int) -> Snapshot:
+    made = snapshot([], events=[event(id) for id in range(first, last + 1)])
+    return Snapshot(**{name: getattr(made, name) for name in made.__struct_fields__} | {"events_before": before})
+
+
+# -- the picture ---------------------------------------------------------------------------------------------------
+
+
+def ids(mirror: Mirror) -> list[int]:
+    return [row.id for row in mirror.events]
+
+
+def test_the_picture_knows_how_many_it_has_not() -> None:
+    mirror = Mirror()
+    mirror.apply(greeting(101, 300, 100))
+    assert mirror.events_before == 100
+    mirror.apply(EventAdded(event(301)))
+    assert mirror.events_before == 100
+    mirror.add_older([event(id) for id in range(51, 101)], all_of_them=False)
+    assert (ids(mirror)[0], mirror.events_before) == (51, 50)
+    mirror.add_older([event(id) for id in range(1, 52)], all_of_them=True)
+    assert (ids(mirror), mirror.events_before) == (list(range(1, 302)), 0)
+
+
+def test_after_a_connection_was_lost_there_is_no_hole_in_it() -> None:
+    mirror = Mirror()
+    mirror.apply(greeting(101, 300, 100))
+    mirror.apply(greeting(201, 400, 200))
+    assert (ids(mirror), mirror.events_before) == (list(range(101, 401)), 100)
+    mirror.apply(greeting(501, 600, 500))  # 401 to 500 were missed
+    assert (ids(mirror), mirror.events_before) == (list(range(501, 601)), 500)
+
+
+def test_what_gives_way_is_counted() -> None:
+    mirror = Mirror()
+    mirror.apply(greeting(1, 10, 0))
+    for id in range(11, MAX_EVENTS + 21):
+        mirror.apply(EventAdded(event(id)))
+    assert (len(mirror.events), mirror.events_before) == (MAX_EVENTS, 20)
+
+
+async def test_a_commander_counts_those_that_its_picture_has_no_room_for(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        many = [{"type": "event", "kind": "trainer.note", "message": "m", "data": {}}] * 250
+        await agent.state(started(), *many)
+        first = snapshot_of(kit.commander.core)
+        assert len(first.events) == 200
+        there = len((await kit.get("/api/events?limit=1000"))[1]["events"])
+        assert first.events_before == there - 200 > 50
+    async with running(tmp_path / "state", clock) as kit:
+        again = snapshot_of(kit.commander.core)
+        there = len((await kit.get("/api/events?limit=1000"))[1]["events"])
+        assert again.events_before == there - 200
+
+
+# -- the list ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def commander() -> AsyncIterator[ScriptedCommander]:
+    made = await ScriptedCommander().start()
+    made.greeting = [greeting(101, 300, 100)]
+    made.answers["GET", OLDER] = (200, {"now": NOW, "events": [event(id) for id in range(1, 101)]})
+    yield made
+    await made.stop()
+
+
+def asked(commander: ScriptedCommander) -> list[str]:
+    return [path for _, path, *_ in commander.requests if path.startswith(OLDER)]
+
+
+async def test_at_the_end_of_the_list_older_ones_come(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300", "number 300")
+        assert asked(commander) == []
+        await rig.press("end")
+        await rig.shows("events 300", "number 101", without="200 of")
+        await rig.press("end")
+        await rig.shows("number 1 ")
+        assert asked(commander) == [f"{OLDER}?before=101&limit=1000"]
+
+
+async def test_a_search_looks_through_older_ones(commander: ScriptedCommander) -> None:
+    """`/typo` said that none of 200 had it; it was in six of those before."""
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("slash", *"run.odd", "enter")
+        await rig.shows("number 7", "1 of 300 with run.odd")
+        await rig.press("escape", "slash", *"zz", "enter")
+        await rig.shows("none of 300 events contains zz")
+
+
+async def test_older_ones_that_cannot_be_had_are_not_denied(commander: ScriptedCommander) -> None:
+    del commander.answers["GET", OLDER]
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("slash", *"run.odd", "enter")
+        await rig.shows("none of the newest 200 events contains run.odd", "relay-tui events has 100 older ones")
