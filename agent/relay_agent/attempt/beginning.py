@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relay_agent.attempt.assembly import progress_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure, is_ours
 from relay_agent.attempt.whence import TABLE, Act, Found, Here, There
@@ -20,9 +24,11 @@ from relay_agent.checkpoints.taking import checkpoint_dir, kinds_of
 from relay_agent.checkpoints.tree import Cancelled, Torn
 from relay_agent.config import Settings
 from relay_agent.outcome.stop import Stop
+from relay_agent.output.recorded import Recorded
 from relay_agent.process import say
 from relay_agent.volume.spoilt_claims import set_aside
 from relay_agent.volume.volume import RunFolder
+from relaytui.wire.clock import SystemClock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import clean, counted
@@ -197,6 +203,7 @@ class Beginning:
             mode=self._settings.mode,
             trainer=self._trainer,
             rescue=self._rescue,
+            well=self._recorded().well,
             retention=self._settings.retention,
             check=self._stop.unless_asked,
         )
@@ -212,8 +219,9 @@ class Beginning:
         for done in salvage.published:
             self._tell.published(done)
             before = resume.last_healthy if resume else None
-            well = done.name if salvage.healthy else before
-            resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=salvage.healthy, last_healthy=well)
+            healthy = done.name not in salvage.unhealthy
+            well = done.name if healthy else before
+            resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=healthy, last_healthy=well)
         for name in salvage.pruned:
             self._tell.pruned(name)
         waits = [told.message for told in salvage.told if told.kind == "checkpoint.no_space"]
@@ -238,6 +246,22 @@ class Beginning:
             self._folder, dead, root, kinds_of(self._settings), restarts=self._settings.counter_restarts,
             check=self._stop.unless_asked,
         )  # fmt: skip
+
+    def _recorded(self) -> Recorded:
+        return Recorded(
+            self._folder, functools.partial(progress_of, self._settings), SystemClock(), self._stop.unless_asked,
+            self._in_the_loop if self._settings.patterns else lambda read: read(),
+        )  # fmt: skip
+
+    def _in_the_loop(self, read: Callable[[], bool]) -> bool:
+        """Called in a thread: only the main one can stop a pattern that takes too long."""
+        if threading.current_thread() is threading.main_thread():
+            return read()
+
+        async def reads() -> bool:
+            return read()
+
+        return asyncio.run_coroutine_threadsafe(reads(), self._loop).result()
 
     def _say(self, resume: Resume | None) -> None:
         if resume is None:

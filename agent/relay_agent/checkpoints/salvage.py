@@ -68,7 +68,8 @@ class Salvage:
     """For the holder of `epoch`, after its claim and before its trainer starts. `keep`: as pruning has it, should the
     volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line. `restarts`: its
     trainer counts its steps anew after a resume. `rescue`: brings what lies in the own folder of the last one's trainer
-    into its staging folder.
+    into its staging folder. `well`: whether the loss of an epoch's attempt was well at a step, for all that the volume
+    tells; None where that is nothing.
     """
 
     def __init__(
@@ -84,11 +85,13 @@ class Salvage:
         trainer: str = "",
         ended: Callable[[RunFolder, int], int] = recorded_end,
         rescue: Callable[[int], list[Told]] = lambda dead: [],
+        well: Callable[[int, int], bool | None] = lambda epoch, step: None,
         retention: Retention = NEWEST_ONLY,
         check: Check = never,
         disk: Disk = SYSTEM,
     ) -> None:
         self._rescue = rescue
+        self._well = well
         self._retention = retention
         self._run = run
         self._epoch = epoch
@@ -104,7 +107,10 @@ class Salvage:
         self.published: list[Published] = []
         """Oldest first."""
         self.healthy = True
-        """As the newest one before them: nobody is left to say how the loss was when they were saved."""
+        """Whether the loss was well when the last of them was saved: as when the one before it was, where nothing on
+        the volume tells."""
+        self.unhealthy: set[str] = set()
+        """Names of those of them that were saved while it was not."""
         self.pruned: list[str] = []
         self.told: list[Told] = []
 
@@ -200,7 +206,9 @@ class Salvage:
 
     def _published(self, saved_by: int, staged: Staged, again: bool) -> Published:
         _refuse_unflushed(staged.path)
-        return publish(
+        well = self._well(saved_by, staged.step)
+        healthy = self.healthy if well is None else well
+        done = publish(
             self._run,
             staged,
             self._epoch,
@@ -209,10 +217,14 @@ class Salvage:
             trainer=self._trainer,
             saved_by=saved_by,
             only_again=again,
-            healthy=self.healthy,
+            healthy=healthy,
             check=self._check,
             disk=self._disk,
         )
+        if done.fresh:
+            self.healthy = healthy
+            self.unhealthy |= set() if healthy else {done.name}
+        return done
 
     def _torn(self, epoch: int, path: Path, reason: str) -> None:
         self._move(set_aside, epoch, path, "checkpoint.torn", reason)

@@ -17,10 +17,14 @@ class Health:
         self._stretches: list[tuple[int, int | None]] = []  # first step that was not finite, first that was again
         self.sick = False
         """Now."""
+        self.since: int | None = None
+        """The lowest step that told how the loss was."""
 
     def see(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a stretch begins here."""
         finite = _is_finite(metrics)
+        if finite is not None and (self.since is None or step < self.since):
+            self.since = step
         if finite is None or (finite and not self.sick) or len(self._stretches) == MAX_STRETCHES:
             return False
         if not self.sick:
