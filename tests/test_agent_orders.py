@@ -59,7 +59,7 @@ def test_cancel_saves_publishes_and_ends_the_run(rig: Rig) -> None:
     assert agent.wait() == 143, agent.says()
     run = rig.run()
     assert (run["status"], run["attempts"][0]["outcome"]) == ("cancelled", "cancelled")
-    assert run["message"].endswith("a test")
+    assert run["message"].endswith(f"a test; its newest checkpoint is of step {run['newest_step']}")
     assert rig.checkpoints() == [run["newest_checkpoint"]]
     assert run["newest_step"] >= 2
     assert (rig.told()["status"], rig.told()["exit_code"]) == ("CANCELLED", 143)

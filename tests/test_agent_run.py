@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -21,7 +22,9 @@ def test_a_run_from_first_to_last(rig: Rig) -> None:
     assert agent.wait() == 0, agent.says()
     run = rig.run()
     assert (run["status"], run["step"], run["total"], run["published"]) == ("completed", 20, 20, 4)
-    told = [line for line in agent.says().splitlines() if line.startswith("relay-agent: published ")]
+    when, said = zip(*(line.split(" ", 1) for line in agent.says().splitlines()), strict=True)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", each) for each in when), "a log is read days later"
+    told = [line for line in said if line.startswith("relay-agent: published ")]
     assert [line.split()[2] for line in told] == [f"step_{step:08d}," for step in (5, 10, 15, 20)]
     assert "relay-agent: step 1 of 20, loss " in agent.says()
     assert run["loss"] < run["first_loss"]

@@ -8,7 +8,7 @@ import pytest
 
 from relay_agent.outcome.endings import CAN_BE_SET, ENDINGS, KEPT, STOPPED, Again, signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import judge
+from relay_agent.outcome.verdict import given_back, judge
 from relay_agent.output.progress import Progress
 
 STEPS = [f"step {n}/100 loss 1.5" for n in range(1, 40)]
@@ -292,9 +292,11 @@ def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str
     stop.ask(why, "enough")
     verdict = judge(137, stop, seen(*STEPS), None, "")
     cost = "; the trainer did not stop, and was killed; nothing was saved, steps 1 to 39 are lost (39 steps)"
-    then = "it has no checkpoint" if why is Why.CANCEL else "the next attempt starts at the beginning, step 0"
-    told = "enough" if why is Why.LOST else f"enough{cost}; {then}"
-    assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, told)
+    then = {
+        Why.CANCEL: "; it has no checkpoint",
+        Why.LOST: "",  # its successor knows where it starts
+    }.get(why, "; the next attempt starts at the beginning, step 0")
+    assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, f"enough{cost}{then}")
 
 
 AT_35 = (
@@ -305,10 +307,20 @@ AT_35 = (
 @pytest.mark.parametrize(
     ("code", "progress", "newest", "words"),
     [
-        (0, seen("step 40/90 loss 1"), 40, ""),
-        (143, seen("step 40/90 loss 1"), 39, ""),  # it counts from 0, or was at the next one
+        (0, seen("step 40/90 loss 1"), 40, "its newest checkpoint is of step 40"),
+        (
+            143,
+            seen("step 40/90 loss 1"),
+            39,
+            "its newest checkpoint is of step 39",
+        ),  # it counts from 0, or was at the next one
         (0, seen(), None, ""),  # whoever prints no steps and saves elsewhere
-        (137, seen("step 40/90 loss 1"), 40, "the trainer did not stop, and was killed"),
+        (
+            137,
+            seen("step 40/90 loss 1"),
+            40,
+            "the trainer did not stop, and was killed; its newest checkpoint is of step 40",
+        ),
         (
             143,
             seen("step 35/90 loss 1"),
@@ -337,6 +349,25 @@ def test_a_stop_says_what_it_cost(code: int, progress: Progress, newest: int | N
     assert verdict.message == "; ".join(filter(None, ("drained by root", words)))
 
 
+def test_whoever_lost_the_run_says_what_of_it_is_in_no_checkpoint() -> None:
+    stop = Stop()
+    stop.ask(Why.LOST, "by root")
+    told = judge(0, stop, seen("step 386/900 loss 1", start=200), 350, "").message
+    assert told == "by root; steps 351 to 386 are lost (36 steps)"
+    assert judge(0, stop, seen("step 386/900 loss 1"), 386, "").message == "by root"
+
+
+def test_a_trainer_that_ended_while_no_agent_was_there_says_so_too() -> None:
+    judged = judge(137, Stop(), seen("step 386/900 loss 1", start=200), 350, "")
+    told = given_back("the agent was gone", judged, 200)
+    assert (
+        told.message == "the agent was gone; steps 351 to 386 are lost (36 steps); the next attempt starts at step 350"
+    )
+    assert (told.outcome, told.ending, told.step, told.trainer_code) == ("preempted", "preempted", 386, 137)
+    none = given_back("the agent was gone", judge(137, Stop(), seen(start=200), None, ""), 200)
+    assert none.message == "the agent was gone; nothing was saved; the next attempt starts at step 200"
+
+
 def test_a_stop_that_nobody_waits_for_and_one_that_left_something_unpublished_say_so() -> None:
     stop = Stop()
     stop.ask(Why.DRAIN, "drained by root")
@@ -351,9 +382,16 @@ def test_what_it_said_is_in_the_message() -> None:
     words = (
         "the trainer exited with 137, killed by SIGKILL at step 39: killed for want of host memory; its last words: bye"
     )
-    assert (verdict.message, verdict.ending) == (words, "oom_killed")
+    lost = "nothing was saved, steps 1 to 39 are lost (39 steps)"
+    assert (verdict.message, verdict.ending) == (f"{words}; {lost}", "oom_killed")
     plain = judge(3, Stop(), seen(*STEPS), None, "bye")
-    assert plain.message == "the trainer exited with 3 at step 39; its last words: bye"
+    assert plain.message == f"the trainer exited with 3 at step 39; its last words: bye; {lost}"
+    saved = judge(3, Stop(), seen(*STEPS), 30, "bye")
+    assert (
+        saved.message == "the trainer exited with 3 at step 39; its last words: bye; steps 31 to 39 are lost (9 steps)"
+    )
+    for newest in (38, 39):
+        assert judge(3, Stop(), seen(*STEPS), newest, "bye").message.endswith("its last words: bye")
 
 
 @pytest.mark.parametrize(("code", "how"), [(137, "exited with 137, killed by SIGKILL"), (247, "exited with 247")])
@@ -363,7 +401,7 @@ def test_a_kill_that_nobody_saw_is_told_once_and_without_a_guess_that_the_same_s
     verdict = judge(code, Stop(), seen(*STEPS), None, "", lines=STEPS)
     assert verdict.message == (
         f"the trainer {how} at step 39: killed by somebody else, or for want of memory that nothing here counted; "
-        f"its last words: {STEPS[-1]}"
+        f"its last words: {STEPS[-1]}; nothing was saved, steps 1 to 39 are lost (39 steps)"
     )
     told = judge(code, Stop(), seen(*STEPS), None, "", lines=[*STEPS, CUDA_OOM])
     assert "out of GPU memory" in told.message

@@ -13,9 +13,10 @@ import pytest
 from commander_kit import FakeClock
 from preempt_kit import serving, settings, virtually
 
+from relay_agent.attempt.wish import HEED
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.preempt.clues import Clues
-from relay_agent.preempt.departure import HEED, Departure, grace_of
+from relay_agent.preempt.departure import Departure, grace_of
 from relay_agent.preempt.metadata import Metadata
 from relay_agent.preempt.notice import Notice
 from relay_agent.preempt.places import PLACES

@@ -9,11 +9,16 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from relay_agent.guardian import give_way
 from relay_agent.secret_words import scrub
+
+if TYPE_CHECKING:
+    from relaytui.wire.clock import Clock
 
 NAME = "relay-agent"
 MAX_SAID = 4000
@@ -91,10 +96,29 @@ own_children: set[int] = set()
 """Who waits for them collects them."""
 
 
+_clock: ContextVar[Clock | None] = ContextVar("clock", default=None)
+
+
+def tell_time(clock: Clock) -> None:
+    """From now on what is said in this task, and in those that it begins, begins with when: a pod's log is read days
+    later."""
+    _clock.set(clock)
+
+
+def _now() -> str:
+    clock = _clock.get()
+    if clock is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ ")
+    except (ValueError, OverflowError, OSError):
+        return ""  # a clock that is far off
+
+
 def say(text: str) -> None:
     """One line for people, on stderr. A reader that went away, or that reads nothing any more, ends no training and
     holds nobody up: what it does not take is not said."""
-    line = f"relay-agent: {scrub(text)}\n"
+    line = f"{_now()}relay-agent: {scrub(text)}\n"
     if len(line.encode("utf-8", "replace")) > MAX_SAID:
         line = line[: MAX_SAID // 4] + "…\n"
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without a stderr

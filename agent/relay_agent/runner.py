@@ -28,7 +28,7 @@ from relay_agent.outcome.stop import Stop, Why
 from relay_agent.pod.pod import Pod
 from relay_agent.pod.takeover import Found, backlog, heir, look
 from relay_agent.preempt.departure import Departure
-from relay_agent.process import limit_threads, reap_orphans, say
+from relay_agent.process import limit_threads, reap_orphans, say, tell_time
 from relay_agent.spool.spool import Spool
 from relay_agent.trainer.command import Launch, find_launch
 from relay_agent.volume.volume import RunFolder, find_run, open_again, open_run
@@ -67,6 +67,7 @@ class Runner:
             )
 
     async def run(self) -> int:
+        tell_time(self._clock)
         limit_threads(asyncio.get_running_loop())
         self._listen_to_signals()
         settings = self._settings

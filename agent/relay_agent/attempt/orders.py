@@ -72,6 +72,10 @@ class Orders:
         self._file = Path()
         self._signal: Signals | None = None
         self._over = False
+        self._asked_by_file = False
+        self._stopping: tuple[_StopRule, str] | None = None  # and by whom, while the trainer saves first
+        self.before_stop: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Waited for before a trainer that runs is stopped for an order: it may save first."""
         self.on_save: Callable[[], None] | None = None
         """The trainer is asked to save now."""
         self.on_sync: Callable[[str], Answer] | None = None
@@ -103,10 +107,42 @@ class Orders:
 
     def _stop_for(self, kind: OrderKind, who: str) -> None:
         rule = _STOPS[kind]
-        if self._stop.why is None or self._stop.why < rule.why:
-            self._tell.event(f"order.{kind}", who, send=False)
-            say(rule.said.format(who=who))
-            self._stop.ask(rule.why, f"{rule.word} {who}")
+        if self._stop.why is not None and self._stop.why >= rule.why:
+            return
+        self._tell.event(f"order.{kind}", who, send=False)
+        if self.before_stop is None or self._over or self._stop.asked.is_set():
+            self._stop_now(rule, who)
+            return
+        first = self._stopping is None
+        if self._stopping is None or self._stopping[0].why < rule.why:
+            self._stopping = rule, who
+        if first:
+            self._spawn(self._stop_gently(self.before_stop), "gently")
+
+    async def _stop_gently(self, before_stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await before_stop()
+        finally:  # whatever fails there
+            self._stop_as_ordered()
+
+    def _stop_as_ordered(self) -> None:
+        if self._stopping is not None:
+            (rule, who), self._stopping = self._stopping, None
+            self._stop_now(rule, who)
+
+    def _stop_now(self, rule: _StopRule, who: str) -> None:
+        say(rule.said.format(who=who))
+        self._stop.ask(rule.why, f"{rule.word} {who}")
+
+    @property
+    def hurried(self) -> bool:
+        """There is no trainer to wait for any more, or somebody stops it already."""
+        return self._over or self._stop.asked.is_set()
+
+    @property
+    def asked_by_file(self) -> bool:
+        """Once or more."""
+        return self._asked_by_file
 
     def _sync(self, order: Order, who: str) -> None:
         self._tell.event("order.sync", who, send=False)
@@ -118,10 +154,12 @@ class Orders:
     def trainer_is_up(self, trainer: Supervised, file: Path, signal: Signals | None) -> None:
         """From now on it can be asked to save: by `file`, which it may look for, and by `signal`, if it knows one."""
         self._trainer, self._file, self._signal, self._over = trainer, file, signal, False
+        self._link.training = True
         self._see_to_saves()
 
     def trainer_is_gone(self) -> None:
-        self._over = True
+        self._over, self._link.training = True, False
+        self._stop_as_ordered()  # it ended by itself while it was to save: that it was to stop counts
         self._see_to_saves()
 
     def _see_to_saves(self) -> None:
@@ -138,8 +176,8 @@ class Orders:
 
     async def _save(self, order: Order, trainer: Supervised) -> None:
         answer, _ = await self._ask_to_save(trainer)
-        said = answer.message
-        say(f"the trainer was asked to save: {said}" if answer.accepted else f"it could not be asked to save: {said}")
+        if answer.accepted:
+            say(f"the trainer was asked to save: {answer.message}")
         self._answer(order, answer)
 
     async def ask_to_save(self) -> tuple[Answer, bool]:
@@ -165,7 +203,7 @@ class Orders:
         except OSError as error:
             words.append(f"the file {self._file.name} could not be made: {error.strerror or 'the volume hangs'}")
         else:
-            asked = True
+            asked = self._asked_by_file = True
             words.append("$RELAY_SAVE_FILE made; a trainer that does not look for it saves as usual")
         return Answer(asked, ", ".join(words)), reached > 0
 
@@ -173,6 +211,8 @@ class Orders:
 
     def _answer(self, order: Order, answer: Answer) -> None:
         self._answers[order.order_id] = answer
+        if not answer.accepted:
+            say(f"refused to {order.kind}: {answer.message}")
         self._acknowledge(order)
 
     def _acknowledge(self, order: Order) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from relay_agent.checkpoints.publish import Published
 from relay_agent.process import say
@@ -42,13 +42,28 @@ class Teller:
         self._wake()
 
     def published(self, done: Published) -> None:
+        said = f"{done.name}, {counted(done.bytes, 'byte')}"
+        say(f"published {said}")
+        self.event("checkpoint.published", said, {"name": done.name}, send=False)
+        self._hand_on(done)
+
+    def found(self, published: Sequence[Published]) -> None:
+        """What an earlier agent of this attempt has published, oldest first. It may not have been told; what is known
+        already counts once."""
+        if not published:
+            return
+        newest = published[-1].name
+        said = f"{counted(len(published), 'checkpoint')}, the newest {newest}"
+        say(f"published before this agent began: {said}")
+        self.event("checkpoint.found", said, {"name": newest}, send=False)
+        for done in published:
+            self._hand_on(done)
+
+    def _hand_on(self, done: Published) -> None:
         self.journal.latest_ckpt = done.name
         self.report(
             reports.Published(self._clock.wall(), done.name, done.step, done.bytes, done.files, done.manifest_sha256)
         )
-        said = f"{done.name}, {counted(done.bytes, 'byte')}"
-        say(f"published {said}")
-        self.event("checkpoint.published", said, {"name": done.name}, send=False)
         self.journal.state()
         for hear in self.on_published:
             hear(done)

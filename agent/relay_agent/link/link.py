@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from relay_agent.link import frames
 from relay_agent.link.asked import Answer, Asked, LinkLost
 from relay_agent.link.pace import Pace
@@ -103,6 +105,8 @@ class Link:
         """Of earlier ones. One that is delivered is deleted."""
         self.persists = False
         """Whether an attempt goes on: to be refused is no answer then, for training outlives it."""
+        self.training = False
+        """Whether a trainer runs: whoever cannot reach the commander says that it goes on."""
         self.commander = ""
         self.sessions = 0
         """How many there were."""
@@ -223,13 +227,14 @@ class Link:
             if refused and not (self.sessions or self.persists):
                 pass  # asked again soon, and then it is an answer
             else:
-                self._words.no_session(f"{who}{self.trouble}; trying again", at_once=tries == 1)
+                meanwhile = "training goes on, and what happens is told later; " if self.training else ""
+                self._words.no_session(f"{who}{self.trouble}; {meanwhile}trying again", at_once=tries == 1)
             await asyncio.sleep(self._rng.uniform(0.05, longest_pause(now - since)))
 
     async def _session(self) -> None:
         """One connection from proof to end. RelayError says why there was none."""
         async with self._contact.connect(HEARTBEAT) as socket:
-            await frames.send(socket, self._hello)
+            await frames.send(socket, replace(self._hello, now=self._clock.wall()))
             try:
                 first = await frames.receive(socket, WELCOME_WITHIN)
             except frames.Closed as closed:

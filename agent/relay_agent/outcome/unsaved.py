@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from enum import StrEnum
 
 from relay_agent.outcome.endings import signal_of
 from relaytui.wire.text import counted
@@ -11,13 +12,23 @@ WITHIN = 1
 """Steps that may seem to be missing where a trainer's lines and its checkpoints count from different ends."""
 
 
+class Next(StrEnum):
+    """What becomes of the run."""
+
+    AGAIN = "again"  # it will be tried again
+    OVER = "over"
+    UNKNOWN = "unknown"  # somebody else has it, or decides
+
+
 def cost(
-    code: int, *, hurried: bool, oom: bool, start: int, reached: int | None, newest: int | None, goes_on: bool = True
+    code: int, *, hurried: bool, oom: bool, start: int, reached: int | None, newest: int | None, then: Next = Next.AGAIN
 ) -> str:
-    """In words; empty where it stopped in time and nothing is missing. `code` as a shell gives it. `start`: the step
-    that it resumed from; `reached`: the last that it printed; `newest`: the last published since. `goes_on`: the run
-    will be tried again."""
-    return "; ".join(filter(None, (_killed(code, hurried, oom), _missing(code, start, reached, newest, goes_on))))
+    """In words; empty where it stopped in time and nothing is missing or known to be saved. `code` as a shell gives it.
+    `start`: the step that it resumed from; `reached`: the last that it printed; `newest`: the last published since."""
+    words = missing(code, start, reached, newest, then)
+    if not words and newest is not None and then is not Next.UNKNOWN:
+        words = _newest(newest)
+    return "; ".join(filter(None, (_killed(code, hurried, oom), words)))
 
 
 def _killed(code: int, hurried: bool, oom: bool) -> str:
@@ -30,20 +41,26 @@ def _killed(code: int, hurried: bool, oom: bool) -> str:
     )
 
 
-def _missing(code: int, start: int, reached: int | None, newest: int | None, goes_on: bool) -> str:
+def missing(code: int, start: int, reached: int | None, newest: int | None, then: Next) -> str:
+    """The steps that are in no checkpoint, and where the run goes on; empty where there are none. As `cost`."""
     safe = start if newest is None else newest
-    missing = (reached or 0) - safe
-    if missing <= (WITHIN if newest is not None else 0):
-        return (
-            "" if code == 0 or newest is not None or reached is not None else _from(safe, "nothing was saved", goes_on)
-        )
-    steps = f"steps {safe + 1} to {reached}" if missing > 1 else f"step {reached}"
-    lost = f"{steps} {'are' if missing > 1 else 'is'} lost ({counted(missing, 'step')})"
+    steps = (reached or 0) - safe
+    if steps <= (WITHIN if newest is not None else 0):
+        nothing = newest is None and reached is None and code != 0 and then is not Next.UNKNOWN
+        return _from(safe, "nothing was saved", then) if nothing else ""
+    which = f"steps {safe + 1} to {reached}" if steps > 1 else f"step {reached}"
+    lost = f"{which} {'are' if steps > 1 else 'is'} lost ({counted(steps, 'step')})"
     ended = ", as SIGTERM ended it before it saved" if signal_of(code) is signal.SIGTERM else ""
-    return _from(safe, (f"nothing was saved, {lost}" if newest is None else lost) + ended, goes_on)
+    return _from(safe, (f"nothing was saved, {lost}" if newest is None else lost) + ended, then)
 
 
-def _from(safe: int, words: str, goes_on: bool) -> str:
-    if goes_on:
+def _from(safe: int, words: str, then: Next) -> str:
+    if then is Next.AGAIN:
         return f"{words}; the next attempt starts at {f'step {safe}' if safe else 'the beginning, step 0'}"
-    return f"{words}; its newest checkpoint is of step {safe}" if safe else f"{words}; it has no checkpoint"
+    if then is Next.UNKNOWN:
+        return words
+    return f"{words}; {_newest(safe)}" if safe else f"{words}; it has no checkpoint"
+
+
+def _newest(step: int) -> str:
+    return f"its newest checkpoint is of step {step}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relay_agent.outcome.endings import signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.unsaved import cost
+from relay_agent.outcome.unsaved import Next, cost, missing
 from relay_agent.output.progress import Progress
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import Outcome
@@ -92,6 +92,10 @@ def _judged(
             message += f": {'something of it was ' * part}{told.ending.words}"
         if said := told.said or last_line:
             message += f"; its last words: {clean(said, 300)}"
+        reached = progress.step if progress.first is not None else None
+        lost = missing(code, progress.start, reached, newest, Next.UNKNOWN)
+        if lost and not unpublished:  # else they may be kept for the next attempt
+            message += f"; {lost}"
         return Verdict(Outcome.FAILED, code, step, message, code, told.ending.name)
     idle = progress.first is None and newest is None and progress.start > 0  # a resume that made no step
     if not progress.complete(step):
@@ -122,21 +126,25 @@ def _with_cost(
     code: int, stop: Stop, progress: Progress, newest: int | None, unpublished: str, oom: bool
 ) -> str:  # fmt: skip
     """Why it was stopped, and what that cost: a stop that saved nothing must not read like one that did."""
-    if stop.lost or stop.why is Why.AGAIN:  # its successor has its line; what is wrong with it has words of its own
+    if stop.why is Why.AGAIN:  # what is wrong with it has words of its own
         return stop.message
-    if unpublished:
+    if unpublished and not stop.lost:
         return f"{stop.message}, but {unpublished}"
     reached = progress.step if progress.first is not None else None
     words = cost(
         code, hurried=stop.hurried.is_set(), oom=oom, start=progress.start, reached=reached, newest=newest,
-        goes_on=stop.why is not Why.CANCEL,
+        then=_NEXT.get(stop.why or Why.SIGNAL, Next.AGAIN),
     )  # fmt: skip
     return "; ".join(filter(None, (stop.message, words)))
 
 
-def given_back(message: str, step: int, code: int) -> Verdict:
-    """Nobody was there when the trainer was stopped: the run goes on from what it saved."""
-    return Verdict(Outcome.PREEMPTED, code, step, message, code, "preempted")
+def given_back(message: str, judged: Verdict, start: int) -> Verdict:
+    """Nobody was there when the trainer was stopped: the run goes on from what it saved. `start`: the step that it had
+    resumed from."""
+    code = judged.trainer_code or 0
+    lost = missing(code, start, judged.printed, judged.published, Next.AGAIN)
+    words = "; ".join(filter(None, (message, lost)))
+    return Verdict(Outcome.PREEMPTED, code, judged.step, words, code, "preempted", judged.printed, judged.published)
 
 
 def never_started(error: RelayError, stop: Stop, step: int = 0) -> Verdict:
@@ -171,6 +179,7 @@ def _ending(stop: Stop) -> str:
     return stop.ending if stop.why is Why.AGAIN else _ENDINGS.get(stop.why or Why.SIGNAL, "preempted")
 
 
+_NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.UNKNOWN}
 _UNSEEN = "it trained in words that Relay does not know, or did nothing"
 _KILLED = ("killed", "oom_killed")
 """They are the words of SIGKILL; a process of it may have had that, and it another end."""

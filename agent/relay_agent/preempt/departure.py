@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.wish import HEED, Wish
 from relay_agent.config import Settings
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.preempt.clues import Clues
@@ -26,11 +27,8 @@ from relaytui.wire.clock import Clock
 
 LEAD = 120.0
 """Seconds before a known end of the job at which that is acted on, where PREEMPT_GRACE says no other."""
-HEED = 10.0
-"""Seconds for a trainer to show that it looks for the file by which it is asked to save."""
 LAST, LAST_PART = 10.0, 0.4
 """At most so many seconds, or this part of what was left, before the end a trainer gets SIGTERM in any case."""
-LOOK = 0.25
 
 
 def grace_of(settings: Settings, place: Place | None) -> float | None:
@@ -175,26 +173,17 @@ class Departure:
 
     async def _saved(self, training: Training, decided: Plan) -> bool:
         """Ask for a checkpoint. Whether to stop the trainer at once: there is one, or it takes SIGTERM for the wish."""
-        before = training.published
-        now = self._clock.boot()
-        heeded, words = await training.ask_to_save()
-        say(words)
-        unheeded_at = now + min(HEED, max(0.0, decided.left - decided.need))
-        told = False
-        while self._clock.boot() < self._last_moment(decided.left):
-            if training.published > before:
-                say("the checkpoint is published: stopping the trainer")
+        unheeded_at = self._clock.boot() + min(HEED, max(0.0, decided.left - decided.need))
+        wish = await Wish.of(training, self._clock)
+        if await wish.came_true(lambda: min(unheeded_at, self._last_moment(decided.left))):
+            return True
+        if not wish.heeded and self._clock.boot() < self._last_moment(decided.left):
+            if await training.knows_sigterm():
                 return True
-            heeded = heeded or await training.took_the_wish()
-            if not heeded and not told and self._clock.boot() >= unheeded_at:
-                if await training.knows_sigterm():
-                    return True
-                told = True
-                words = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it trains on to the end"
-                self._event("preempt.unheeded", words)
-                say(words)
-            await asyncio.sleep(LOOK)
-        return False
+            words = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it trains on to the end"
+            self._event("preempt.unheeded", words)
+            say(words)
+        return await wish.came_true(lambda: self._last_moment(decided.left))
 
     async def _sleep_until(self, at: float) -> None:
         while True:

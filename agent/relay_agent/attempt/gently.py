@@ -1,0 +1,51 @@
+"""Before a stop that nobody hurries: a trainer that would only die of SIGTERM is asked for a checkpoint first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relay_agent.attempt.telling import Teller
+from relay_agent.attempt.wish import HEED, Saver, Wish
+from relay_agent.process import say
+from relaytui.wire.clock import Clock
+
+UNHEEDED = (
+    "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped, and the steps after its newest"
+    " checkpoint are lost"
+)
+
+
+class Gently:
+    """Of a trainer that runs. `grace`: seconds that it has to save; `answers`: whether it has taken such a wish before;
+    `hurried`: whether nothing is waited for any more, as it has exited or is being stopped."""
+
+    def __init__(
+        self,
+        saver: Saver,
+        clock: Clock,
+        tell: Teller,
+        grace: float,
+        answers: Callable[[], bool],
+        hurried: Callable[[], bool],
+    ) -> None:
+        self._saver = saver
+        self._clock = clock
+        self._tell = tell
+        self._grace = grace
+        self._answers = answers
+        self._hurried = hurried
+
+    async def save(self) -> None:
+        """Returns when it may get SIGTERM: at once where it handles that, and is not known to answer the file."""
+        if await self._saver.knows_sigterm() and not (self._answers() and await self._saver.took_the_wish()):
+            return
+        say("the trainer is to stop, and is asked for a checkpoint first")
+        wish = await Wish.of(self._saver, self._clock)
+        asked = self._clock.boot()
+        if await wish.came_true(lambda: asked + min(HEED, self._grace), self._hurried) or self._hurried():
+            return
+        if not wish.heeded:
+            self._tell.event("order.unheeded", UNHEEDED)
+            say(UNHEEDED)
+        elif not await wish.came_true(lambda: asked + self._grace, self._hurried) and not self._hurried():
+            say(f"no checkpoint came in {self._grace:g} s: stopping the trainer")

@@ -1,0 +1,234 @@
+"""Drain and cancel: a trainer that would only die of SIGTERM is asked for a checkpoint first, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agent_rig import Rig, eventually, rigged
+from commander_kit import FakeClock
+from preempt_kit import virtually
+
+from relay_agent.attempt.gently import Gently
+from relay_agent.attempt.orders import Answer, Orders
+from relay_agent.attempt.wish import HEED
+from relay_agent.outcome.stop import Stop, Why
+from relaytui.wire.messages import Order
+from relaytui.wire.status import OrderKind
+
+GRACE = 60.0
+
+
+class Told:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def event(self, kind: str, message: str, data: object = None, *, send: bool = True) -> None:
+        self.kinds.append(kind)
+
+
+class Trainer:
+    """Times are seconds after it was asked to save."""
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        *,
+        sigterm: bool = False,
+        signalled: bool = False,
+        takes_after: float = math.inf,
+        publishes_after: float = math.inf,
+        exits_after: float = math.inf,
+    ) -> None:
+        self._clock = clock
+        self._sigterm, self._signalled = sigterm, signalled
+        self._takes, self._publishes, self._exits = takes_after, publishes_after, exits_after
+        self.asked_at: float | None = None
+
+    def _since(self) -> float:
+        return -1.0 if self.asked_at is None else self._clock.boot() - self.asked_at
+
+    @property
+    def published(self) -> int:
+        return int(self._since() >= self._publishes)
+
+    @property
+    def gone(self) -> bool:
+        return self._since() >= self._exits
+
+    async def ask_to_save(self) -> tuple[bool, str]:
+        self.asked_at = self._clock.boot()
+        return self._signalled, "the trainer was asked to save"
+
+    async def took_the_wish(self) -> bool:
+        return self.asked_at is None or self._since() >= self._takes
+
+    async def knows_sigterm(self) -> bool:
+        return self._sigterm
+
+
+def waits(*, grace: float = GRACE, answers: bool = False, **behaviour: Any) -> tuple[float, list[str], bool]:
+    """Seconds until it may be stopped, what is told meanwhile, and whether it was asked."""
+    clock, told = FakeClock(), Told()
+    trainer = Trainer(clock, **behaviour)
+    gently = Gently(trainer, clock, told, grace, lambda: answers, lambda: trainer.gone)  # type: ignore[arg-type]
+    began = clock.boot()
+    virtually(clock, gently.save)
+    return round(clock.boot() - began, 1), told.kinds, trainer.asked_at is not None
+
+
+def test_who_saves_on_sigterm_gets_it_at_once() -> None:
+    assert waits(sigterm=True) == (0.0, [], False)
+
+
+def test_who_would_only_die_of_it_is_asked_first_and_stopped_once_that_is_published() -> None:
+    assert waits(takes_after=1, publishes_after=4) == (4.0, [], True)
+    assert waits(signalled=True, publishes_after=30) == (30.0, [], True), "its own signal was heard"
+
+
+def test_so_is_who_is_known_to_answer_the_file_whoever_handles_sigterm_around_it() -> None:
+    """torchrun does, and passes it on to ranks that do not."""
+    assert waits(sigterm=True, answers=True, takes_after=1, publishes_after=3) == (3.0, [], True)
+
+
+def test_nobody_waits_long_for_who_does_not_look_for_the_file() -> None:
+    assert waits() == (HEED, ["order.unheeded"], True)
+    assert waits(grace=2.0) == (2.0, ["order.unheeded"], True), "who has less time to save has less time to heed"
+
+
+def test_nor_for_ever_for_a_save_that_does_not_come() -> None:
+    assert waits(takes_after=1) == (GRACE, [], True)
+
+
+def test_nor_at_all_once_it_has_ended() -> None:
+    assert waits(exits_after=2) == (2.0, [], True)
+
+
+# -- the order -----------------------------------------------------------------------------------------------------
+
+
+class Scene:
+    """An attempt's orders, and what it takes until the trainer may be stopped."""
+
+    def __init__(self) -> None:
+        self.stop = Stop()
+        self.saved = asyncio.Event()
+        self.answers: list[tuple[str, bool]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        link = SimpleNamespace(
+            acknowledge=lambda order, accepted, message: self.answers.append((str(order.kind), accepted)),
+            training=False,
+        )
+        tenure = SimpleNamespace(lease=SimpleNamespace(run_id="run-1", epoch=1))
+        self.orders = Orders(
+            tenure, link, self.stop, Told(), lambda work, name: self.tasks.append(asyncio.create_task(work))
+        )  # type: ignore[arg-type]
+        self.orders.trainer_is_up(SimpleNamespace(), Path("unused"), None)  # type: ignore[arg-type]
+        self.orders.before_stop = self.before_stop
+
+    async def before_stop(self) -> None:
+        await self.saved.wait()
+
+    def give(self, number: int, kind: OrderKind) -> None:
+        self.orders.take(Order(number, "run-1", 1, kind, by="root"))
+
+
+async def test_an_order_is_answered_at_once_and_carried_out_once_it_is_saved() -> None:
+    scene = Scene()
+    scene.give(1, OrderKind.DRAIN)
+    await asyncio.sleep(0)
+    assert (scene.answers, scene.stop.why) == ([("drain", True)], None)
+    scene.saved.set()
+    await asyncio.gather(*scene.tasks)
+    assert (scene.stop.why, scene.stop.message) == (Why.DRAIN, "drained by root")
+
+
+async def test_a_cancel_that_comes_meanwhile_counts_and_asks_nobody_again() -> None:
+    scene = Scene()
+    scene.give(1, OrderKind.DRAIN)
+    scene.give(2, OrderKind.CANCEL)
+    scene.give(3, OrderKind.DRAIN)
+    scene.saved.set()
+    await asyncio.gather(*scene.tasks)
+    assert (scene.stop.why, len(scene.tasks)) == (Why.CANCEL, 1)
+
+
+async def test_who_ends_by_itself_meanwhile_was_to_stop() -> None:
+    scene = Scene()
+    scene.give(1, OrderKind.DRAIN)
+    await asyncio.sleep(0)
+    scene.orders.trainer_is_gone()
+    assert scene.stop.why is Why.DRAIN
+    for task in scene.tasks:
+        task.cancel()
+
+
+async def test_where_it_is_being_stopped_already_nobody_waits() -> None:
+    scene = Scene()
+    scene.stop.ask(Why.SIGNAL, "the pod got SIGTERM")
+    scene.give(1, OrderKind.DRAIN)
+    assert (scene.stop.why, scene.tasks) == (Why.DRAIN, [])
+
+
+async def test_what_fails_on_the_way_stops_it_all_the_same() -> None:
+    async def fail() -> None:
+        raise OSError("the volume is gone")
+
+    scene = Scene()
+    scene.orders.before_stop = fail
+    scene.give(1, OrderKind.DRAIN)
+    await asyncio.gather(*scene.tasks, return_exceptions=True)
+    assert scene.stop.why is Why.DRAIN
+
+
+async def test_a_refusal_is_said_on_the_pod_too(capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Scene()
+    scene.give(1, OrderKind.SYNC)
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "relay-agent: refused to sync: it has no repository on the Hub: HF_REPO is not set"
+    )
+    scene.orders.on_sync = lambda who: Answer()
+    scene.give(2, OrderKind.SYNC)
+    assert "refused" not in capsys.readouterr().err
+    scene.orders.trainer_is_gone()
+    scene.give(3, OrderKind.SAVE)
+    assert capsys.readouterr().err.splitlines()[-1] == "relay-agent: refused to save: the trainer has exited"
+    assert [accepted for _, accepted in scene.answers] == [False, True, False]
+
+
+# -- with a process ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with rigged(tmp_path) as rig:
+        yield rig
+
+
+PLAIN = """
+step=0
+while :; do
+  step=$((step + 1)); echo "step $step/100000 loss 1"
+  if [ -e "$RELAY_SAVE_FILE" ]; then
+    rm "$RELAY_SAVE_FILE"; d=$RELAY_CKPT_STAGING_ROOT/step_$step; mkdir "$d"; echo x > "$d/x"; touch "$d/COMPLETE"
+  fi
+  sleep 0.05
+done
+"""
+
+
+@pytest.mark.parametrize(("kind", "status"), [("drain", "queued"), ("cancel", "cancelled")])
+def test_a_plain_trainer_that_looks_for_the_file_loses_next_to_nothing(rig: Rig, kind: str, status: str) -> None:
+    """No handler of SIGTERM: it was ended at once, and all since its last checkpoint was lost."""
+    agent = rig.agent(PLAIN)
+    eventually(lambda: rig.run()["step"] >= 10, "ten steps")
+    rig.call(f"/api/runs/{rig.run_id}/{kind}", expected_epoch=1, why="a test")
+    assert agent.wait() == 143, agent.says()
+    run = rig.run()
+    assert run["status"] == status
+    assert run["newest_step"] >= 10, agent.says()
