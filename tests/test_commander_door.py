@@ -9,6 +9,8 @@ import gzip
 import logging
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +19,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 from commander_kit import DEADLINE, Kit, running, until
 
 from relaytui.commander import logs
@@ -121,6 +124,44 @@ async def test_headers_too_large_and_expectations_are_answered_in_one_form(
     got, kind, _ = await asked(kit, head(kit, "GET /api/runs HTTP/1.1", *[f"X-{n}: x" for n in range(2_000)]))
     assert (got, kind) == (400, "application/json")
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+# -- bodies that do not come whole --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["close", "reset"])
+async def test_a_body_that_breaks_off_is_no_news(
+    kit: Kit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    reading = asyncio.Event()
+    read = web.Request.read
+
+    async def noted(request: web.Request) -> bytes:
+        reading.set()
+        return await read(request)
+
+    monkeypatch.setattr(web.Request, "read", noted)
+    for line in (DRAIN, "POST /api/lease/acquire HTTP/1.1"):
+        before = asyncio.all_tasks()
+        _, writer = await stranger(kit, head(kit, line, "Content-Length: 100") + b'{"a":1}')
+        await asyncio.wait_for(reading.wait(), DEADLINE)
+        reading.clear()
+        if way == "reset":
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+        await until(lambda before=before: not asyncio.all_tasks() - before)  # type: ignore[misc]
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaytui.commander.http.bodies.BODY_WITHIN", 0.05)
+    for line in (DRAIN, "POST /api/lease/acquire HTTP/1.1", "POST /api/artifacts/uploads HTTP/1.1"):
+        reader, writer = await stranger(kit, head(kit, line, "Content-Length: 100") + b'{"a":1}')
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), DEADLINE)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"stalled"' in answer
+        writer.close()
 
 
 # -- who shows no token ------------------------------------------------------------------------------------------

@@ -248,8 +248,12 @@ async def test_one_bad_agent_disturbs_no_other(kit: Kit) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    ["", "{", "[]", '{"type":"watch"}', '{"type":"watch","runs":5}', '{"type":"watch","runs":["a"],"backlog":-1}'],
-)
+    [
+        "", "{", "[]", '{"type":"watch"}', '{"type":"watch","runs":5}', '{"type":"watch","runs":["a"],"backlog":-1}',
+        '{"type":"watch","runs":["a","../x"]}', '{"type":"watch","runs":["a\\u0000"]}', '{"type":"watch","runs":["a\\n"]}',
+        '{"type":"watch","runs":[""]}', '{"type":"watch","runs":["**"]}',
+    ],
+)  # fmt: skip
 async def test_bad_watches(kit: Kit, data: str) -> None:
     ws = await connect(kit, "/ws/feed")
     await ws.receive()

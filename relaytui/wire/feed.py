@@ -12,6 +12,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from relaytui.wire.artifacts import ArtifactRow
+from relaytui.wire.ids import IdOrAll
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import CheckpointRow, EventRow, RunRow, WorkerRow
 
@@ -123,7 +124,7 @@ ServerFeed = (
 class Watch(FeedMessage, frozen=True, tag="watch"):
     """The runs whose lines and points this client wants from now on, instead of those before; `["*"]` is all."""
 
-    runs: Annotated[list[str], Meta(max_length=1_000)]
+    runs: Annotated[list[IdOrAll], Meta(max_length=1_000)]
     backlog: Annotated[int, Meta(ge=0, le=10_000)] = 500
 
 

@@ -11,6 +11,8 @@ ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 """One strict pattern for run ids, worker names and incarnations: a path component on any file system."""
 
 Id = Annotated[str, Meta(pattern=ID_PATTERN, max_length=128)]
+IdOrAll = Annotated[str, Meta(pattern=rf"^\*\Z|{ID_PATTERN}", max_length=128)]
+"""`*` is all of them."""
 Epoch = Annotated[int, Meta(ge=0, le=2**53)]
 Seq = Annotated[int, Meta(ge=1, le=2**53)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]

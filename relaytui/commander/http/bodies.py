@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeVar
 
 from aiohttp import hdrs, web
@@ -12,6 +13,8 @@ from relaytui.wire.text import clean
 
 T = TypeVar("T")
 ACTOR_HEADER = "X-Relay-Actor"
+BODY_WITHIN = 30.0
+"""Seconds for a JSON body to come in, whole."""
 
 
 def answer(body: Any) -> web.Response:
@@ -22,7 +25,12 @@ async def body_of(request: web.Request, kind: type[T], *, bad_json: int = 400) -
     """The request's JSON body as `kind`; RelayError 4xx says what is wrong with it."""
     if any(value.strip().lower() != "identity" for value in request.headers.getall(hdrs.CONTENT_ENCODING, [])):
         raise RelayError("bad_encoding", "a compressed body", "send it as it is", status=415)
-    data = await request.read()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            data = await request.read()
+    except TimeoutError:
+        message = f"the body did not come within {BODY_WITHIN:g} s"
+        raise RelayError("stalled", message, "send as much as Content-Length says", status=408) from None
     try:
         plain = parse(data)
         refuse_twins(data)

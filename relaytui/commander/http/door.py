@@ -136,7 +136,8 @@ class Connection(web.RequestHandler):
         if status < 500:
             response = bad_request(message or "not a request", status)
         else:
-            log.error("an answer failed", exc_info=exc)
+            if not (isinstance(exc, ConnectionError) and self.transport is None):  # who went away is no news
+                log.error("an answer failed", exc_info=exc)
             response = error_response(RelayError("internal", "the commander failed at this", "see its log", status=500))
         response.force_close()
         return response
