@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_rig import commander, rig
 from cli_kit import served
 from guardian_kit import marked
+
+if TYPE_CHECKING:  # each is loaded by who needs it: most files do without
+    from commander_kit import FakeClock, Kit
+    from hub_sync_kit import Calls
+
+    from relay_agent.hub.protocol import Where
+    from relay_agent.volume.volume import RunFolder
+    from tests.hub import TestHub
 
 __all__ = ["commander", "marked", "rig", "served"]
 
@@ -25,3 +36,58 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: at for at, name in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(LONG)))
+
+
+# -- a commander in the test's own process --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    from commander_kit import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
+    from commander_kit import running
+
+    async with running(tmp_path / "state", clock) as kit:
+        yield kit
+
+
+# -- a Hub, and a run whose checkpoints go there --------------------------------------------------------------------
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[TestHub]:
+    from tests.hub import TestHub
+
+    async with TestHub(tmp_path / "hub") as hub:
+        yield hub
+
+
+@pytest.fixture
+def where(hub: TestHub) -> Where:
+    from hub_sync_kit import REPO
+
+    from relay_agent.hub.protocol import Where
+
+    return Where(REPO, hub.token, hub.url, timeout=5.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """Nothing is saved yet."""
+    from checkpoint_kit import new_run
+
+    (tmp_path / "volume").mkdir()
+    return new_run(tmp_path / "volume")
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Calls:
+    """Does a job as the agent's child does, here."""
+    from hub_sync_kit import Calls
+
+    return Calls(tmp_path / "cache")

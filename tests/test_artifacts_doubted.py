@@ -23,11 +23,6 @@ DATA = some(CHUNK)
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
     async with running(tmp_path, clock) as kit:
         yield kit

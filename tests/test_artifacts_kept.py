@@ -24,11 +24,6 @@ from relaytui.wire.errors import RelayError
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
     settings: dict[str, Any] = {"artifact_quota": 10 * CHUNK, "artifact_run_quota": 5 * CHUNK}
     async with running(tmp_path / "state", clock, **settings) as kit:

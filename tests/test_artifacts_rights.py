@@ -15,11 +15,6 @@ OTHER = "t" * 64
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
     async with running(tmp_path / "state", clock, lease_seconds=60.0) as kit:
         yield kit

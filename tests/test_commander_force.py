@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-from commander_kit import FakeClock, Kit, ended, published, running, started
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
-    async with running(tmp_path / "state", clock) as kit:
-        yield kit
+from commander_kit import FakeClock, Kit, ended, published, started
 
 
 async def test_force_burns_an_epoch_and_waits_for_the_old_trainer(kit: Kit) -> None:

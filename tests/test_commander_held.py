@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from commander_kit import Agent, FakeClock, Kit, ended, published, running, started
 
 LIMIT = 5
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
-    async with running(tmp_path / "state", clock) as kit:
-        yield kit
 
 
 async def attempt(

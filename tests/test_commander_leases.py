@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ from relaytui.commander.http.ws_agent import REPLACED
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.store import runs
 from relaytui.wire.ids import shown
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
-    async with running(tmp_path / "state", clock) as kit:
-        yield kit
 
 
 async def test_a_grant_carries_what_the_agent_needs(kit: Kit) -> None:

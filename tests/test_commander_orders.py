@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,6 @@ from relaytui.commander.model.orders import LASTING
 from relaytui.commander.store.backup import back_up
 from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
-    async with running(tmp_path / "state", clock) as made:
-        yield made
 
 
 async def give(kit: Kit, kind: str, epoch: int = 1, why: str = "test") -> tuple[int, Any]:

@@ -66,11 +66,6 @@ def test_steps_with_hundreds_of_metrics_stay_small(monkeypatch: pytest.MonkeyPat
     assert steps > 200
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 async def flood(kit: Kit, agent: Any, frames: int, first: int = 1) -> None:
     for number in range(first, first + frames):
         lines = [f"{number} {LINE}"] * 20

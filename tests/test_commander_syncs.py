@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commander_kit import Agent, FakeClock, Kit, ended, published, running, started, step
 from test_original_worker import Worker
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
-    async with running(tmp_path / "state", clock) as kit:
-        yield kit
 
 
 def transfer(kind: str = "hub", **more: Any) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from hub_sync_kit import REPO, RUN, Calls, new_run, put, send_job
+from hub_sync_kit import REPO, RUN, Calls, put, send_job
 from msgspec.structs import replace
 
 from relay_agent.config import load
@@ -24,27 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[TestHub]:
-    async with TestHub(tmp_path / "hub") as hub:
-        yield hub
-
-
-@pytest.fixture
-def where(hub: TestHub) -> Where:
-    return Where(REPO, hub.token, hub.url, timeout=5.0)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    (tmp_path / "volume").mkdir()
-    run = new_run(tmp_path / "volume")
+def run(run: RunFolder) -> RunFolder:
     put(run, 1, 500)
     return run
-
-
-@pytest.fixture
-def call(tmp_path: Path) -> Calls:
-    return Calls(tmp_path / "cache")
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------

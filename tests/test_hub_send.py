@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -19,26 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[TestHub]:
-    async with TestHub(tmp_path / "hub") as hub:
-        hub.large_above = 1000  # the kit's weights are larger, its shards are not
-        yield hub
-
-
-@pytest.fixture
-def where(hub: TestHub) -> Where:
-    return Where(REPO, hub.token, hub.url, timeout=5.0)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    (tmp_path / "volume").mkdir()
-    return new_run(tmp_path / "volume")
-
-
-@pytest.fixture
-def call(tmp_path: Path) -> Calls:
-    return Calls(tmp_path / "cache")
+def hub(hub: TestHub) -> TestHub:
+    hub.large_above = 1000  # the kit's weights are larger, its shards are not
+    return hub
 
 
 async def test_a_step_is_one_commit_and_one_tag(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:

@@ -51,11 +51,6 @@ class Worker:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
     async with running(tmp_path / "state", clock, shared_secret=SECRET, lease_seconds=3_600.0, hf_repo="me/m") as kit:
         yield kit
