@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from relaytui import __version__
 from relaytui.commander.http.artifacts import ArtifactRoutes
@@ -43,9 +43,6 @@ class ForceBody(Struct, frozen=True):
 class ActBody(Struct, frozen=True):
     expected_epoch: Epoch
     why: ShortText = ""
-
-
-Limit = Annotated[int, Meta(ge=1)]
 
 
 def run_id_of(request: web.Request) -> str:

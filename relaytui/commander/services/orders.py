@@ -162,9 +162,6 @@ class Orders:
         if allowed(run.status, rule.refused) and not stands:
             runs.save(tx, change(run, rule.refused, at, f"{rule.refused}: {said}"))
 
-    async def open_orders(self, incarnation: str) -> list[PendingOrder]:
-        return await self._writer.run(lambda tx: attempts.open_orders(tx, incarnation))
-
     def _expected(self, tx: Tx, run_id: str, expected_epoch: int) -> Run:
         run = runs.get(tx, run_id)
         if run is None:
