@@ -63,7 +63,12 @@ class Script:
 
 
 async def says(
-    tries: list[tuple[float, Exception]], rng: random.Random | None = None, *, sessions: int = 1, persists: bool = False
+    tries: list[tuple[float, Exception]],
+    rng: random.Random | None = None,
+    *,
+    sessions: int = 1,
+    persists: bool = False,
+    training: bool = False,
 ) -> list[tuple[float, str]]:
     """At which second, and what: of an agent that had so many sessions before."""
     clock, said = ManualClock(), list[tuple[float, str]]()
@@ -73,7 +78,7 @@ async def says(
         lambda words: said.append((clock.now - begin, words)),
         on_order=lambda order: None, on_refused=lambda refused: None, rng=rng or At(),
     )  # fmt: skip
-    link.sessions, link.persists = sessions, persists
+    link.sessions, link.persists, link.training = sessions, persists, training
     with pytest.raises(asyncio.CancelledError):
         await link.run()
     return said
@@ -86,6 +91,13 @@ async def test_who_goes_on_with_an_attempt_is_refused_and_tries_again() -> None:
         await says(refused, sessions=0)
     said = await says(refused, sessions=0, persists=True)
     assert [words.partition(";")[0] for _, words in said] == [str(OTHER)]
+
+
+async def test_that_training_goes_on_is_said_while_it_does() -> None:
+    ((_, idle),) = await says([(0, GONE)])
+    ((_, busy),) = await says([(0, GONE)], training=True)
+    assert idle == f"no commander at http://c:1: {GONE}; trying again"
+    assert busy == f"no commander at http://c:1: {GONE}; training goes on, and what happens is told later; trying again"
 
 
 async def test_another_reason_is_said_at_once() -> None:

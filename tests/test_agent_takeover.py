@@ -72,6 +72,8 @@ def test_a_killed_agent_is_followed_by_another_and_no_step_is_lost(rig: Rig) -> 
     second.heard("goes on with a new agent: its trainer still runs")
     assert pid in guardian.processes()
     assert second.wait() == 0, second.says()
+    assert "published before this agent began: " in second.says()
+    assert "relay-agent: published step_00000010" not in second.says(), "it was the agent before that did"
     (attempt,) = rig.run()["attempts"]
     assert (attempt["epoch"], attempt["outcome"], attempt["last_step"]) == (1, "completed", 120)
     assert steps(rig) == [f"{n}/120" for n in range(1, 121)], "every line, once, in order"

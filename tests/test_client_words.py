@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from dashboard_fleet import run
+from msgspec.structs import replace
 from scripted_commander import NOW
 
 from relay_agent.link.words import Words
 from relaytui.cli.runs import _run_cells
-from relaytui.client.acts import forced
+from relaytui.client.acts import cancels, drains, forced
 from relaytui.client.words import details, how_it_ended, kept, rate_now, sentence, short_hashes, state, time_left
 from relaytui.dashboard import glyphs
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.facts import heading, pace
 from relaytui.dashboard.screens.lists import run_item
 from relaytui.wire.clock import SystemClock
-from relaytui.wire.rows import EventRow
+from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import Outcome, RunStatus
 
 HASH = "0123456789abcdef" * 4
@@ -108,3 +111,13 @@ def test_a_success_without_a_step_does_not_look_like_one() -> None:
     for other in (run("r", RunStatus.COMPLETED, step=5), run("r", RunStatus.COMPLETED, published=1)):
         assert state(other) == "completed"
     assert state(run("r", RunStatus.QUEUED)) == "queued"
+
+
+@pytest.mark.parametrize("act", [drains, cancels])
+def test_what_a_stop_may_cost_is_said_before_it_is_ordered(act: Callable[[RunRow], tuple[str, ...]]) -> None:
+    row = RunRow("r", "sft", RunStatus.RUNNING, 1, 0.0, 0.0, holder="pod-a", step=51, newest_step=40)
+    told = " ".join(act(row))
+    assert "asked by $RELAY_SAVE_FILE first" in told
+    assert "what came after its newest checkpoint, 11 steps by now" in told
+    assert "steps by now" not in " ".join(act(replace(row, step=40)))
+    assert "$RELAY_SAVE_FILE" not in " ".join(act(replace(row, status=RunStatus.QUEUED, holder=None)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from relay_agent.attempt.gently import Gently
 from relay_agent.attempt.orders import Answer, Orders
 from relay_agent.attempt.wish import HEED
 from relay_agent.outcome.stop import Stop, Why
+from relay_agent.process import say, tell_time
 from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
 
@@ -158,14 +160,18 @@ async def test_a_cancel_that_comes_meanwhile_counts_and_asks_nobody_again() -> N
     assert (scene.stop.why, len(scene.tasks)) == (Why.CANCEL, 1)
 
 
-async def test_who_ends_by_itself_meanwhile_was_to_stop() -> None:
+@pytest.mark.parametrize(("completed", "why"), [(False, Why.DRAIN), (True, None)])
+async def test_who_ends_by_itself_meanwhile_was_to_stop_unless_it_was_done(completed: bool, why: Why | None) -> None:
     scene = Scene()
     scene.give(1, OrderKind.DRAIN)
     await asyncio.sleep(0)
     scene.orders.trainer_is_gone()
-    assert scene.stop.why is Why.DRAIN
-    for task in scene.tasks:
-        task.cancel()
+    scene.saved.set()
+    await asyncio.gather(*scene.tasks)
+    assert scene.stop.why is None, "how far it got is not all heard yet"
+    scene.orders.all_is_heard(completed)
+    assert scene.stop.why is why
+    scene.orders.all_is_heard(completed)
 
 
 async def test_where_it_is_being_stopped_already_nobody_waits() -> None:
@@ -199,6 +205,31 @@ async def test_a_refusal_is_said_on_the_pod_too(capsys: pytest.CaptureFixture[st
     scene.give(3, OrderKind.SAVE)
     assert capsys.readouterr().err.splitlines()[-1] == "relay-agent: refused to save: the trainer has exited"
     assert [accepted for _, accepted in scene.answers] == [False, True, False]
+
+
+async def test_a_running_agent_says_when(capsys: pytest.CaptureFixture[str]) -> None:
+    """And none that has not begun: an error is no line of a log."""
+    clock = FakeClock()
+
+    async def agent() -> None:
+        tell_time(clock)
+        await asyncio.create_task(in_a_task())
+        await asyncio.to_thread(say, "in a thread")
+        clock.wall = lambda: 1e30  # type: ignore[method-assign]
+        say("with a clock that is off")
+
+    async def in_a_task() -> None:
+        say("in a task")
+
+    when = datetime.fromtimestamp(clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    await asyncio.create_task(agent())
+    say("nobody's")
+    assert capsys.readouterr().err.splitlines() == [
+        f"{when} relay-agent: in a task",
+        f"{when} relay-agent: in a thread",
+        "relay-agent: with a clock that is off",
+        "relay-agent: nobody's",
+    ]
 
 
 # -- with a process ------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def drain(
 def cancel(
     target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, wait: float, as_json: bool
 ) -> None:
-    """End RUN_ID for good: its trainer saves and stops, and no agent gets it again.
+    """End RUN_ID for good: its trainer saves, if it can, and stops; no agent gets it again.
 
     A run that is queued is cancelled at once. One that is held is cancelled once its attempt has ended, in whatever
     way; only where that reaches its last step first is it completed. `relay-tui requeue` takes a cancel back.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relaytui.client.words import duration
 from relaytui.wire.rows import RunRow
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, counted
 
 
 def lease_left(row: RunRow, now: float) -> float | None:
@@ -19,6 +19,7 @@ def drains(row: RunRow) -> tuple[str, ...]:
         return ("Nobody holds this run: there is nothing to drain.",)
     return (
         f"{_holder(row)} stops the trainer with SIGTERM, publishes what it saves, and releases the run.",
+        _at_stake(row),
         "The run is queued again, and the next agent goes on from that checkpoint.",
     )
 
@@ -29,6 +30,7 @@ def cancels(row: RunRow) -> tuple[str, ...]:
         also = f"also where saving fails or {holder} dies over it"
         return (
             f"{holder} stops the trainer with SIGTERM and publishes what it saves.",
+            _at_stake(row),
             f"The run is cancelled then, {also}. Only where the trainer has reached its last step is it completed.",
             "Once cancelled, no agent gets it again; requeue takes that back.",
         )
@@ -36,6 +38,15 @@ def cancels(row: RunRow) -> tuple[str, ...]:
     kept = f"what it has saved stays, up to {newest}" if newest else "it has saved nothing"
     for_good = "Once cancelled, no agent gets it again; requeue takes that back."
     return f"Nobody trains it: it is cancelled at once; {kept}.", for_good
+
+
+def _at_stake(row: RunRow) -> str:
+    since = row.step - (row.newest_step or 0)
+    steps = f", {counted(since, 'step')} by now" if since > 0 else ""
+    return (
+        "A trainer that handles no SIGTERM is asked by $RELAY_SAVE_FILE first. One that takes neither loses what came"
+        f" after its newest checkpoint{steps}."
+    )
 
 
 def forces(row: RunRow, left: float | None, *, pod_gone: bool) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ ACTIONS: tuple[Action, ...] = (
         "drain",
         ("d",),
         "drain",
-        "Have the holder save a checkpoint and release the run",
+        "Have the holder save if its trainer can, and release the run",
         WITH_RUN,
         "drain",
         Danger.ASKS,

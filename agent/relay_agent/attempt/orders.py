@@ -123,12 +123,20 @@ class Orders:
         try:
             await before_stop()
         finally:  # whatever fails there
-            self._stop_as_ordered()
+            if not self._over:
+                self._stop_as_ordered()
 
     def _stop_as_ordered(self) -> None:
         if self._stopping is not None:
             (rule, who), self._stopping = self._stopping, None
             self._stop_now(rule, who)
+
+    def all_is_heard(self, completed: bool) -> None:
+        """Of a trainer that is gone. `completed`: it reached its last step, and nobody has to stop it any more; else,
+        where it ended by itself while it was to save, that it was to stop counts."""
+        if completed:
+            self._stopping = None
+        self._stop_as_ordered()
 
     def _stop_now(self, rule: _StopRule, who: str) -> None:
         say(rule.said.format(who=who))
@@ -159,7 +167,6 @@ class Orders:
 
     def trainer_is_gone(self) -> None:
         self._over, self._link.training = True, False
-        self._stop_as_ordered()  # it ended by itself while it was to save: that it was to stop counts
         self._see_to_saves()
 
     def _see_to_saves(self) -> None:

@@ -79,6 +79,8 @@ class Running:
         leftovers = await trainer.gone
         follower.finish()
         await beside.last()
+        reached = max(follower.progress.step, publisher.newest_step or 0)
+        self._orders.all_is_heard(completed=code == 0 and follower.progress.complete(reached))
         ticking.cancel()
         looking.cancel()
         data = {"code": str(code), "leftovers": str(leftovers)}

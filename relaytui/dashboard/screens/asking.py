@@ -47,7 +47,7 @@ class CancelDialog(RunDialog):
         client = await self.relay.session.client()
         given = await client.order(OrderKind.CANCEL, self.row.run_id, expected_epoch=self.row.epoch, why=why)
         self.relay.spawn(follow(self.relay, OrderKind.CANCEL, given))
-        done = "cancelled" if given.order_id is None else "cancel ordered; it saves and stops"
+        done = "cancelled" if given.order_id is None else "cancel ordered; it saves, if it can, and stops"
         return f"{self.row.run_id}: {done}"
 
 
