@@ -20,6 +20,7 @@ from relaytui.cli import demo as demo_module
 from relaytui.cli import serve as serve_module
 from relaytui.cli.group import cli
 from relaytui.cli.taught import TAUGHT
+from relaytui.client.endpoint import clean_url
 from relaytui.shell.program import run
 from relaytui.wire.errors import Exit, RelayError
 
@@ -230,6 +231,42 @@ def test_a_name_that_no_host_can_have_is_no_commander_that_did_not_prove_itself(
 ) -> None:
     assert run("relay-tui", cli, ["status", "--connect", "http://a..b"]) == Exit.USAGE
     assert "should name a host" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("number", ["1_0", "٣٠", "0100", "0x10"])
+def test_a_number_that_can_be_read_in_two_ways_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        ["serve", "--state", "new", "--port", number], ["serve", "--state", "new", "--lease-seconds", number],
+        ["log", "run-1", "--epoch", number], ["events", "--limit", number], ["artifacts", "verify", number],
+    ):  # fmt: skip
+        assert run("relay-tui", cli, line) == Exit.USAGE, line
+        assert "is not a plain" in capsys.readouterr().err, line
+
+
+SLIPS = ("http://u:sekret@127.0.0.1:8400", "u:sekret@h", "http://h/?token=sekret", "http://h/sekret", "http://h#sekret")
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("address", SLIPS)
+def test_what_may_be_a_secret_in_an_address_is_not_said_again(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line, name in (
+        (["runs", "--connect", address], ""), (["serve", "--state", "new", "--host", address], ""),
+        (["serve", "--state", "new"], "RELAY_HOST"), (["serve", "--state", "new"], "RELAY_PUBLIC_HOSTS"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            if name:
+                patch.setenv(name, address)
+            assert run("relay-tui", cli, line) == Exit.USAGE, line
+        assert "sekret" not in "".join(capsys.readouterr()), line
+    with pytest.raises(RelayError) as refused:
+        clean_url(address)
+    assert "sekret" not in str(refused.value)
+    monkeypatch.setenv("COMMANDER_URL", address)
+    assert run("relay-agent", agent_commands.cli, ["doctor"]) == Exit.USAGE
+    assert "sekret" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.usefixtures("nothing_starts")

@@ -297,7 +297,10 @@ def test_settings_come_from_the_environment_with_arguments_above(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PORT", "eighty"), ("PORT", "99999"), ("PORT", "-1"), ("PORT", "8_080"), ("RELAY_LEASE_SECONDS", "10m"),
+        ("PORT", "eighty"), ("PORT", "99999"), ("PORT", "-1"), ("PORT", "8_080"), ("PORT", "08080"),
+        ("PORT", "٨٠٨٠"), ("RELAY_LEASE_SECONDS", "3_0"), ("RELAY_LEASE_SECONDS", "٣٠"),
+        ("RELAY_LEASE_SECONDS", "0300"), ("RELAY_ARTIFACT_QUOTA", "0100"), ("RELAY_ARTIFACT_QUOTA", "1_0G"),
+        ("RELAY_LEASE_SECONDS", "10m"),
         ("RELAY_LEASE_SECONDS", "0"), ("RELAY_LEASE_SECONDS", "nan"), ("RELAY_LEASE_SECONDS", "inf"),
         ("RELAY_CKPT_INTERVAL", "1.5"), ("RELAY_CKPT_KEEP_LAST_N", "-1"), ("RELAY_HF_PUSH_ON_IMPROVE", "maybe"),
         ("RELAY_SHARED_SECRET", "zwei Wörter"), ("RELAY_SHARED_SECRET", "a\x1bb"), ("RELAY_PUBLIC_HOSTS", "http://x"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from relay_agent.config import load
 from relay_agent.run_yaml import read
 from relay_agent.yaml_words import _ELSE
 from relaytui.wire.errors import RelayError
@@ -55,6 +56,40 @@ def test_an_error_says_which_line_and_what_to_do(tmp_path: Path, text: str, line
     assert words in told, told
     assert "…" not in told
     assert _ELSE not in told, "it has words of its own"
+
+
+GUESSES = (
+    "0777", "0100", "08", "1:30", "0x10", "0b11", "1_000", "+0777", "1_0.5", "1:30.5", "00.5", "٣", "1\u0663", "１",
+    ".inf", ".nan", "1e400", "1__0", "-0777",
+)  # fmt: skip
+"""What one reader takes for this and another for that."""
+
+
+@pytest.mark.parametrize("written", GUESSES)
+def test_a_number_is_read_in_one_way_or_refused(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "run.yaml"
+    for key in ("TARGET_STEPS", "CKPT_KEEP_EVERY", "RETRIES", "RETRY_BACKOFF"):
+        for text in (f"{key}: {written}\n", f"{key}: '{written}'\n"):
+            file.write_text(text)
+            with pytest.raises(RelayError) as told:
+                load({}, file, needs_url=False)
+            assert f"{file}: {key} should be " in told.value.message
+            assert ascii(written) in told.value.message, "what was read"
+            assert "plain digits" in told.value.message or not written[0].isdigit()
+        with pytest.raises(RelayError) as told:
+            load({key: written}, needs_url=False)
+        assert f"{key} should be " in told.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "means"), [("0", 0), ("10", 10), ("+10", 10), ("1e2", 100), ("1.0e+2", 100), ("7.0", 7), ("7.", 7)]
+)
+def test_a_plain_number_is_what_it_looks_like(tmp_path: Path, written: str, means: int) -> None:
+    file = tmp_path / "run.yaml"
+    for text in (written, f"'{written}'", f"{written}  # as ever"):
+        file.write_text(f"RETRIES: {text}\nRETRY_BACKOFF: {text}\n")
+        settings = load({}, file, needs_url=False)
+        assert (settings.retries, settings.retry_backoff) == (means, means)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from relay_agent.fork_from import ForkFrom
 from relay_agent.run_yaml import CONFIG_VARIABLE
 from relay_agent.values import (
     Bad,
+    Figure,
     a_best,
     a_count,
     a_flag,
@@ -40,6 +41,7 @@ from relay_agent.values import (
     up_to_1000,
 )
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.url import holds_more
 
 DEFAULT_CONFIG = Path("configs/run.yaml")
 STOP_GRACE = 30.0
@@ -304,14 +306,15 @@ def _parse(key: Key, value: object, where: str) -> Any:
     try:
         return key.parse(value)
     except Bad as bad:
-        secret = key.parse is a_secret or key.name.endswith("_CMD") or _holds_more(value)
-        shown = f" (it is {str(value)[:80]!a})" if isinstance(value, str | bool | float) and not secret else ""
+        secret = key.parse is a_secret or key.name.endswith("_CMD") or _holds_more(key, value)
+        shown = f" (it is {str(value)[:80]!a})" if isinstance(value, str | bool | Figure) and not secret else ""
         raise RelayError("bad_config", f"{where} {bad}{shown}", f"it means: {key.help}", exit_code=Exit.USAGE) from None
 
 
-def _holds_more(value: object) -> bool:
+def _holds_more(key: Key, value: object) -> bool:
     """A user and password, or a query: what is in it may be a secret."""
-    return isinstance(value, str) and any(sign in value for sign in "@?#")
+    text = value if isinstance(value, str) else ""
+    return holds_more(text) if key.parse is a_url else any(sign in text for sign in "@?#")
 
 
 def _host_label(hostname: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relay_agent.values import Figure
 from relay_agent.yaml_words import in_words
 from relaytui.wire.errors import Exit, RelayError
 
@@ -20,6 +21,7 @@ MAX_TOKENS = 2000
 TOLD = 5
 """Things that are wrong, at most, in one line."""
 
+_FIGURES = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _KEY_LIKE = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
 _WORD = re.compile(r"\w{1,80}", re.ASCII)
 
@@ -122,6 +124,8 @@ def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
 
 
 def _read(path: Path, loader: Any, node: Any) -> object:
+    if node.tag in _FIGURES:  # what YAML makes of 0777, 1:30 and 1_000 is not what the next reader does
+        return Figure(node.value)
     try:
         return loader.construct_object(node, deep=True)
     except Exception:  # noqa: BLE001 - a constructor raises what comes, such as for a date that is none

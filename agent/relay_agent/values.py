@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from relay_agent.checkpoints.retention import Best
 from relay_agent.fork_from import ForkFrom
 from relay_agent.outcome.endings import CAN_BE_SET
 from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
+from relaytui.wire.figures import meant_as_number, plain_number
 from relaytui.wire.ids import is_id
 from relaytui.wire.url import BadUrl, plain_url
 
@@ -21,6 +22,16 @@ SAVE_SIGNALS = ("USR1", "USR2", "HUP")
 
 class Bad(Exception):  # noqa: N818 - becomes a RelayError that says where
     """What a value should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What stands without quotes in a run.yaml and is a number to YAML, as it is written there."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def a_text(value: object) -> str:
@@ -70,15 +81,14 @@ def a_flag(value: object) -> bool:
 
 
 def a_number(value: object, what: str = "a plain number of seconds, such as 600") -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if not isinstance(value, Figure | str):
         raise Bad("should be a number")
+    text = str(value).strip()
     try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise Bad(f"should be {what}") from None
-    if not math.isfinite(number):
-        raise Bad(f"should be {what}")
-    return number
+        return plain_number(text)
+    except ValueError:
+        plain = "; write it in plain digits, without a leading 0, _, : or x" if meant_as_number(text) else ""
+        raise Bad(f"should be {what}{plain}") from None
 
 
 def seconds_from(least: float) -> Callable[[object], float]:

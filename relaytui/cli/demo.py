@@ -25,7 +25,7 @@ from relaytui.cli.output import Column, number, print_json, print_table
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import local_endpoint
 from relaytui.client.endpoint import Endpoint
-from relaytui.shell.arguments import PATH, WORDS, Seconds
+from relaytui.shell.arguments import PATH, WORDS, Seconds, Whole
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.shell.program import putting_away
 from relaytui.wire.errors import Exit, RelayError
@@ -51,7 +51,7 @@ VICTIM, OTHER, SPARE = "pod-a", "pod-b", "pod-c"
 @click.command()
 @click.option("--headless", is_flag=True, help="No dashboard: run for --seconds, then print a report.")
 @click.option("--seconds", type=Seconds(5, 3600), help="With --headless. [60]")
-@click.option("--steps", type=click.IntRange(40, 100_000), help="Steps of each run. [240; 900 in the dashboard]")
+@click.option("--steps", type=Whole(40, 100_000), help="Steps of each run. [240; 900 in the dashboard]")
 @click.option("--folder", type=PATH, help="Keep everything in this new folder, for a look.")
 @click.option("--theme", type=WORDS, metavar="NAME", help="Theme of the dashboard; ctrl+p lists them.")
 @json_option

@@ -10,7 +10,7 @@ import click
 from relaytui import __version__
 from relaytui.cli.options import NO_TARGET, Given, Target, target_options, usage
 from relaytui.cli.taught import CODES, teach
-from relaytui.shell.arguments import WORDS, shown
+from relaytui.shell.arguments import WORDS, Whole, shown
 
 COMMANDS = {
     # name: (module, attribute, one line of help). Loaded only when called, so that --help and --version stay quick.
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, invoke_without_command=True, epilog=EPILOG)
 @click.version_option(__version__, prog_name="relay-tui", message="%(prog)s %(version)s")
 @target_options
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of a commander started here. [env PORT, 8080]")
+@click.option("--port", type=Whole(0, 65535), help="Port of a commander started here. [env PORT, 8080]")
 @click.option("--theme", type=WORDS, metavar="NAME", help="Theme of the dashboard; ctrl+p lists them.")
 @click.pass_context
 def cli(ctx: click.Context, /, target: Target | None, **dashboard: Any) -> None:

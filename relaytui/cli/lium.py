@@ -18,7 +18,7 @@ import orjson
 
 from relaytui.cli.options import json_option, usage
 from relaytui.cli.serve import weak
-from relaytui.shell.arguments import RUN_ID, URL, Checked, Words
+from relaytui.shell.arguments import RUN_ID, URL, Checked, Whole, Words
 from relaytui.wire.ids import is_id
 
 REMOTE_ENV = "/root/relay.env"
@@ -100,7 +100,7 @@ class Step:
 @click.option("--image", type=NAME, help="Docker image instead of a template.")
 @click.option("--node", type=NAME, help="Node to rent (id or huid from `lium ls`).")
 @click.option("--gpu", type=NAME, help="Kind of GPU to look for instead of naming a node, e.g. H100.")
-@click.option("--count", type=click.IntRange(1, 64), help="How many GPUs, with --gpu.")
+@click.option("--count", type=Whole(1, 64), help="How many GPUs, with --gpu.")
 @click.option("--volume", type=VOLUME, help="`id:HUID`, a volume's HUID, or `new:name=NAME[,desc=WORDS]`.")
 @click.option(
     "--l1-root",

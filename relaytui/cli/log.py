@@ -13,7 +13,7 @@ from relaytui.cli.output import print_json
 from relaytui.cli.session import ask
 from relaytui.client.answers import Log
 from relaytui.client.api import CommanderClient
-from relaytui.shell.arguments import RUN_ID, Count
+from relaytui.shell.arguments import RUN_ID, Count, Whole
 from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import LogLine
 from relaytui.wire.text import clean
@@ -22,7 +22,7 @@ from relaytui.wire.text import clean
 @click.command()
 @click.argument("run_id", type=RUN_ID)
 @click.option("--epoch", type=Count(1), help="Of this attempt only.")
-@click.option("--lines", "limit", type=click.IntRange(1, 5000), default=200, show_default=True)
+@click.option("--lines", "limit", type=Whole(1, 5000), default=200, show_default=True)
 @click.option("--times", is_flag=True, help="When each line was printed, by the pod's clock, before it.")
 @target_options
 @json_option

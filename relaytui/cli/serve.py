@@ -14,7 +14,7 @@ import click
 
 from relaytui.cli.options import Target, json_option, state_option, usage
 from relaytui.cli.output import print_json, printable
-from relaytui.shell.arguments import WORDS, Seconds
+from relaytui.shell.arguments import WORDS, Seconds, Whole
 from relaytui.wire.errors import sentences
 from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import counted
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--host", type=WORDS, help="Address to listen on. [env RELAY_HOST, 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [env PORT, 8080]")
+@click.option("--port", type=Whole(0, 65535), help="Port to listen on; 0 takes a free one. [env PORT, 8080]")
 @click.option("--lease-seconds", type=Seconds(1, 86_400), help="[env RELAY_LEASE_SECONDS, 300]")
 @click.option("--new-key", is_flag=True, help="Make a new key where the state folder's own is lost or damaged.")
 @state_option

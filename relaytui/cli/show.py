@@ -18,7 +18,7 @@ from relaytui.client.discover import read_address
 from relaytui.client.transfers import syncs_in_words
 from relaytui.client.waiting import waits
 from relaytui.client.words import age, details, held_off, sentence
-from relaytui.shell.arguments import COUNT, RUN_ID
+from relaytui.shell.arguments import COUNT, RUN_ID, Whole
 from relaytui.wire.rows import EventRow
 from relaytui.wire.status import RunStatus
 
@@ -137,7 +137,7 @@ EVENT_COLUMNS = (
 @click.argument("run_id", type=RUN_ID, required=False)
 @click.option("--run", "run_before", type=RUN_ID, hidden=True, help="RUN_ID, as it was said before.")
 @click.option("--after", type=COUNT, help="Only events with a higher id; for programs that follow.")
-@click.option("--limit", type=click.IntRange(1, 5000), default=100, show_default=True)
+@click.option("--limit", type=Whole(1, 5000), default=100, show_default=True)
 @target_options
 @json_option
 def events(

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.text import clean
-from relaytui.wire.url import BadUrl, plain_url
+from relaytui.wire.url import BadUrl, holds_more, plain_url
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def clean_url(text: str) -> str:
     except BadUrl as error:
         raise RelayError(
             "bad_url",
-            f"{clean(text, 120)!r} is no commander's address: it {error}",
+            f"{'what is named' if holds_more(text) else repr(clean(text, 120))} is no commander's address: it {error}",
             "write it as http://HOST:PORT; a token goes into RELAY_TOKEN",
             exit_code=Exit.USAGE,
         ) from None

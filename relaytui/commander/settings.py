@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.figures import plain_number, plain_whole
+from relaytui.wire.url import holds_more
 
 GB = 10**9
 MOST_BYTES = 2**53
-_SIZE = re.compile(r"([0-9]{1,18})(?: ?([kmgt])(i?)b?|b)?\Z", re.IGNORECASE)
+_SIZE = re.compile(r"(0|[1-9][0-9]{0,17})(?: ?([kmgt])(i?)b?|b)?\Z", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SHORT_IPV4 = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]+))*\Z")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
@@ -160,7 +162,8 @@ def plain_host(given: str, named: str = "RELAY_HOST") -> str:
     ):
         port = "PORT" if named == "RELAY_HOST" else "--port"
         hint = f"give an address such as 127.0.0.1 or ::1, or a name; the port goes into {port}"
-        raise usage(named, f"{given[:80]!a} is no address to listen on", hint)
+        said = "what it says" if holds_more(given) else f"{given[:80]!a}"
+        raise usage(named, f"{said} is no address to listen on", hint)
     return name
 
 
@@ -193,9 +196,9 @@ class _Environment:
         if not raw:
             return default
         try:
-            value = float(raw)
+            value = plain_number(raw)
         except ValueError:
-            raise usage(name, f"{raw[:40]!r} is not a number", "give plain seconds, such as 300") from None
+            raise usage(name, f"{raw[:40]!r} is not a plain number", "give plain digits, such as 300") from None
         if not low <= value <= high:
             raise usage(name, f"{raw[:40]} is out of range", f"give {low:g} to {high:g}")
         return value
@@ -204,11 +207,14 @@ class _Environment:
         raw = self.text(name, "")
         if not raw:
             return default
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", raw):
-            raise usage(name, f"{raw[:40]!r} is not a whole number", f"give {low} to {high}")
-        if not low <= int(raw) <= high:
+        try:
+            value = plain_whole(raw)
+        except ValueError:
+            hint = f"give {low} to {high}, in plain digits"
+            raise usage(name, f"{raw[:40]!r} is not a plain whole number", hint) from None
+        if not low <= value <= high:
             raise usage(name, f"{raw} is out of range", f"give {low} to {high}")
-        return int(raw)
+        return value
 
     def size(self, name: str, default: int, low: int) -> int:
         """Bytes: a whole number, with k, M, G or T (thousands) or Ki, Mi, Gi, Ti (1,024s) where one likes."""
@@ -237,5 +243,6 @@ class _Environment:
         names = tuple(part.strip().lower() for part in self.values.get(name, "").split(",") if part.strip())
         for host in names:
             if not _PUBLIC_HOST.match(host):
-                raise usage(name, f"{host[:80]!r} is not a host or host:port", "give names, separated by commas")
+                said = "what it says" if holds_more(host) else repr(host[:80])
+                raise usage(name, f"{said} is not a host or host:port", "give names, separated by commas")
         return names

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from relaytui.wire.figures import plain_number, plain_whole
 from relaytui.wire.ids import is_id
 from relaytui.wire.text import clean
-from relaytui.wire.url import BadUrl, plain_url
+from relaytui.wire.url import BadUrl, holds_more, plain_url
 
 MAX_COUNT = 2**53
 """Epochs, event ids: what JSON carries exactly."""
@@ -34,7 +36,11 @@ class Checked(click.ParamType):  # type: ignore[type-arg]
             return self.check(value)
         except ValueError as error:
             said = str(error)
-            self.fail(said if not value else f"{shown(value)} {said}", param, ctx)
+            self.fail(f"{self.shown(value)} {said}" if value else said, param, ctx)
+
+    def shown(self, value: str) -> str:
+        """As it may be said again."""
+        return shown(value)
 
     def check(self, text: str) -> Any:
         raise NotImplementedError
@@ -82,6 +88,9 @@ class Words(Checked):
 class Url(Checked):
     name = "url"
 
+    def shown(self, value: str) -> str:
+        return "it" if holds_more(value) else shown(value)
+
     def check(self, text: str) -> str:
         try:
             return plain_url(text if "://" in text else f"http://{text}")
@@ -95,13 +104,26 @@ class Seconds(click.FloatRange):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str):
+            value = _figure(plain_number, value, "number", self, param, ctx)
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value} is no number of seconds", param, ctx)
         return seconds
 
 
-class Count(click.IntRange):
+class Whole(click.IntRange):
+    """A whole number in a range."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str):
+            value = _figure(plain_whole, value, "whole number", self, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Count(Whole):
     """A whole number from `least` on. That JSON carries none above MAX_COUNT exactly is said to whoever comes there."""
 
     name = "count"
@@ -114,6 +136,20 @@ class Count(click.IntRange):
         if number > MAX_COUNT:
             self.fail(f"should be {MAX_COUNT} at most", param, ctx)
         return number
+
+
+def _figure(
+    read: Callable[[str], float],
+    value: str,
+    what: str,
+    kind: click.ParamType,  # type: ignore[type-arg]
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> float:
+    try:
+        return read(value.strip())
+    except ValueError:
+        kind.fail(f"{shown(value)} is not a plain {what}", param, ctx)
 
 
 RUN_ID = RunId()

@@ -14,6 +14,12 @@ class BadUrl(ValueError):  # noqa: N818 - it is what it should be that is said
     """What the text should be."""
 
 
+def holds_more(text: str) -> bool:
+    """Whether there may be a user and password, a query or a path in an address that has none: what is in them may be
+    a secret, and is not said again."""
+    return any(sign in text for sign in "@?#") or "/" in text.rpartition("://")[2].rstrip("/")
+
+
 def plain_url(text: str) -> str:
     """`http(s)://host[:port]` in lower case, without the scheme's own port; BadUrl where it is something else."""
     if any(char <= " " or char == "\x7f" for char in text):  # urlsplit drops some of these without a word
