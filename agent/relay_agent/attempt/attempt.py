@@ -203,6 +203,7 @@ class Attempt:
             self._first_line = mark.line
             follower.begin_log(mark.line)
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
+        trainer.on_unheard = follower.hear_no_more
         taking = self._taking(follower)
         publisher = self._publisher(step, name, follower, taking, bool(resume and resume.forked))
         try:
@@ -228,6 +229,7 @@ class Attempt:
         mark = known_to(self._holding.spool.telemetry.mark, note.line)
         await replay(log, mark, follower)
         trainer = Supervised(log, follower.feed, follower.skip, mark.offset, taken_over=True)
+        trainer.on_unheard = follower.hear_no_more
         await rejoining.join(trainer)
         if rejoining.found.line is not None:
             self._note(note.resume, note.resume_step)
@@ -238,17 +240,19 @@ class Attempt:
         code = await self._running.until_gone(trainer, follower, publisher, note.resume, taken_over=True)
         verdict = await self._judge(code, trainer, follower, publisher)
         if rejoining.act is Act.AGAIN and self._stop.why is None:
-            verdict = given_back(rejoining.story, verdict, note.resume_step)
+            story = "; ".join(filter(None, (rejoining.story, trainer.unheard)))
+            verdict = given_back(story, verdict, note.resume_step)
         return verdict
 
     async def _judge(self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher) -> Verdict:
         self.tenure.note_cut_off(stopped=code != 0)
         unpublished, last = publisher.unpublished(follower.progress.step), follower.last_line
         lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
-        return judge(
+        verdict = judge(
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
             lines=lines, oom=trainer.oom, prints=self._retries.prints,
         )  # fmt: skip
+        return replace(verdict, message="; ".join(filter(None, (verdict.message, trainer.unheard))))
 
     async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:
         step, name = (resume.step, resume.name) if resume else (0, None)

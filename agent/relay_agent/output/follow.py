@@ -62,7 +62,7 @@ class Follower:
         self._clock = clock
         self._hand_on = report
         self._note = note
-        self._muted = False
+        self._muted = self._deaf = False
         self._offset = 0  # bytes read
         self._wake = wake
         self._lines = Lines()
@@ -112,8 +112,14 @@ class Follower:
             self._n += lines
         self._take([], now)
 
+    def hear_no_more(self) -> None:
+        """What was printed last may not have come here, so that nobody knows how the loss was at the end."""
+        self._deaf = True
+
     def well(self, step: int) -> bool:
         """Whether a checkpoint of that step was saved while the loss was well, by all that was printed until now."""
+        if self._deaf and step >= self.progress.step:
+            return False
         return well(step, self.health, self.trend, self.progress, self._lines.standing, self._clock.boot())
 
     def known(self, name: str, step: int) -> float | None:

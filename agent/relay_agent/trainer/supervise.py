@@ -30,6 +30,8 @@ ANSWERS = 2.0
 """Seconds that a guardian is waited for where something only gets better by its answer."""
 GATHER = 0.5
 """Seconds that output may wait for more where nobody follows it."""
+KILLED = f"its guardian was killed: the last {GATHER:g} s of what it printed"
+SILENT = "its guardian did not answer any more: what it printed last"
 THAW_EVERY = 5.0
 """Seconds between two looks at whether the guardian is frozen."""
 GREETING = 30.0
@@ -87,6 +89,10 @@ class Supervised:
         """Nothing of it is left, and all it printed was handed on. How many leftovers had to be stopped."""
         self.oom = False
         """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
+        self.unheard = ""
+        """Its guardian ended otherwise than by its own word: in words, for people."""
+        self.on_unheard: Callable[[], None] = lambda: None
+        """Told of that at once: what the trainer printed last may be missing."""
         self.guard = ""
         self._pty = False
 
@@ -129,6 +135,8 @@ class Supervised:
         self._task = self._watched(self._read_on(ending))
 
     async def _read_on(self, ending: Ending) -> None:
+        if ending.why == "killed":
+            self._unheard(KILLED)
         end = ending.printed
         if end < 0:  # nobody noted how much that was
             end = await asyncio.to_thread(printed.size, self._log)
@@ -245,6 +253,7 @@ class Supervised:
         self._takes = number = self._takes + 1
         self._taken[number] = answer = asyncio.get_running_loop().create_future()
         self._say(guardian.TAKE + str(number).encode())
+        thaw(self._guardian)
         try:
             await asyncio.wait({answer}, timeout=ANSWERS)
         finally:
@@ -351,11 +360,17 @@ class Supervised:
         """Nobody else stops the trainer now. It gets SIGKILL by the kernel; its children get it here."""
         if not self._started.done():
             self._started.set_exception(refused(0, "its guardian died"))
+        if not self.exited.done():  # all that the trainer printed was handed on before that
+            self._unheard(SILENT if self._forcing else KILLED)
         if self._forcing is None:
             say("the guardian was killed: stopping what is left of the trainer")
         await asyncio.to_thread(stop_leftovers, self.guard)
         if not self.exited.done():
             self.exited.set_result(128 + signal.SIGKILL)
+
+    def _unheard(self, words: str) -> None:
+        self.unheard = f"{words} may be missing, and what is published since is not called healthy"
+        self.on_unheard()
 
     def _reap(self, timeout: float) -> None:
         if self._child is not None:
