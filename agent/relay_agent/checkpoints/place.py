@@ -59,6 +59,6 @@ def _trouble(settings: Settings) -> str:
         return "is where the checkpoints of all runs lie"
     if real.is_relative_to(ours.parent) and not real.is_relative_to(ours):
         return "is where another run's checkpoints lie"
-    if any(real.is_relative_to(ours / name) for name in ("ckpt", "claims", "logs")):
-        return "is Relay's own, where it keeps what it publishes"
+    if real == ours or any(real.is_relative_to(ours / name) for name in ("ckpt", "claims", "logs", "hf")):
+        return "is Relay's own, where it keeps what it publishes and knows of the run"
     return ""
