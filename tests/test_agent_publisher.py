@@ -283,6 +283,24 @@ async def test_one_that_was_set_aside_beside_one_that_waits_is_not_kept(
     assert publisher.unpublished(6).startswith("2 checkpoints could not be published")
 
 
+async def test_each_reason_is_told_with_those_it_is_of_and_a_full_volume_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Volume(rig, monkeypatch, math.inf)
+    publisher = rig.publisher(patient=lambda: False)
+    for step in (15, 20, 25, 30, 100):
+        staged = stage(rig.run, 1, step)
+        rig.clock.now += 60
+        if step > 15:
+            for file in filter(Path.is_file, staged.path.rglob("*")):
+                file.write_bytes(b"")
+    await publisher.finish(0)
+    assert publisher.unpublished(100) == (
+        "5 checkpoints could not be published: the volume is full: No space left on device (step_15);"
+        " it holds no data (step_20, step_25, step_30 and 1 more)"
+    )
+
+
 @pytest.mark.parametrize(("kept", "outcome", "code"), [(True, "preempted", 74), (False, "failed", 1)])
 def test_a_run_is_not_completed_before_its_newest_checkpoint_is_on_the_volume(
     kept: bool, outcome: str, code: int

@@ -5,7 +5,7 @@ One that was published later makes up for those before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 
@@ -17,12 +17,15 @@ class Miss(Enum):
     ASIDE = "aside"  # it lies in `ckpt/.bad`
 
 
+NAMED = 3
+"""Checkpoints of one reason that are named."""
+
+
 class Missed:
-    """Since the last that was published. `why`: in words, of the latest."""
+    """Since the last that was published."""
 
     def __init__(self) -> None:
-        self._misses: dict[str, Miss] = {}
-        self.why = ""
+        self._misses: dict[str, tuple[Miss, str]] = {}  # by name: and why, in words
 
     def __len__(self) -> int:
         return len(self._misses)
@@ -34,20 +37,45 @@ class Missed:
     @property
     def only_room(self) -> bool:
         """Whether there are some, and all of them lack but room."""
-        return set(self._misses.values()) == {Miss.NO_ROOM}
+        return {miss for miss, _ in self._misses.values()} == {Miss.NO_ROOM}
+
+    def why(self, otherwise: str) -> str:
+        """In words: each reason with the checkpoints that it is of, where there are several. That there is no room
+        comes first, as others may come of it. `otherwise`: of those that none is known of."""
+        reasons: dict[str, list[str]] = {}
+        for name, (miss, words) in sorted(
+            self._misses.items(), key=lambda each: (each[1][0] is not Miss.NO_ROOM, *_key(each[0]))
+        ):
+            reasons.setdefault(words or otherwise, []).append(name)
+        if len(reasons) == 1:
+            return next(iter(reasons))
+        full = {words for miss, words in self._misses.values() if miss is Miss.NO_ROOM}
+        said = [
+            f"{'the volume is full: ' * (words in full)}{words} ({_listed(names)})" for words, names in reasons.items()
+        ]
+        return "; ".join(said)
 
     def add(self, names: Iterable[str], why: str, miss: Miss = Miss.REFUSED) -> None:
-        self._misses |= dict.fromkeys(names, miss)
-        self.why = why
+        self._misses |= dict.fromkeys(names, (miss, why))
 
     def add_new(self, names: Iterable[str]) -> None:
         """Of those that are known already it stays as it was."""
         for name in names:
-            self._misses.setdefault(name, Miss.REFUSED)
+            self._misses.setdefault(name, (Miss.REFUSED, ""))
 
     def keep(self, there: Collection[str]) -> None:
         """What is no longer in the staging folder was taken away, unless it was by us."""
-        self._misses = {name: miss for name, miss in self._misses.items() if miss is Miss.ASIDE or name in there}
+        self._misses = {name: of for name, of in self._misses.items() if of[0] is Miss.ASIDE or name in there}
 
     def clear(self) -> None:
         self._misses.clear()
+
+
+def _key(name: str) -> tuple[int, str]:
+    """In the order of the steps, however many digits their names have."""
+    return len(name), name
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -177,7 +177,7 @@ class Publisher:
         """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
         `step`: where the trainer ended. One that was published later makes up for those before it."""
         if count := len(self._missed):
-            return f"{counted(count, 'checkpoint')} could not be published: {self._missed.why or self._lost}"
+            return f"{counted(count, 'checkpoint')} could not be published: {self._missed.why(self._lost)}"
         if self._lost and self.newest_step is not None and self.newest_step < step:
             return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
         return ""
