@@ -235,10 +235,10 @@ class Kit:
         ) as answer:
             return answer.status, await answer.json()
 
-    async def agent(self, worker: str = "pod", incarnation: str | None = None) -> Agent:
+    async def agent(self, worker: str = "pod", incarnation: str | None = None, **more: Any) -> Agent:
         ws = await self.session.ws_connect(self.commander.url + "/ws/agent", headers=self.headers("worker"))
         agent = Agent(ws, worker, incarnation or f"{worker}-1")
-        await agent.say(type="hello", protocol=1, worker=worker, incarnation=agent.incarnation)
+        await agent.say(type="hello", protocol=1, worker=worker, incarnation=agent.incarnation, **more)
         agent.welcome = await agent.hear("welcome")
         return agent
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from relaytui.wire.bounds import Data, Devices, Protocol, ShortText, Token
+from relaytui.wire.bounds import Data, Devices, Protocol, ShortText, Time, Token
 from relaytui.wire.ids import Count, Epoch, Id, Seq
 from relaytui.wire.reports import AnyReport
 from relaytui.wire.status import OrderKind, Stream
@@ -69,6 +69,7 @@ class Hello(Message, frozen=True, tag="hello"):
     host: ShortText = ""
     capability: Capability = Capability()
     labels: Data = {}
+    now: Time | None = None  # on the agent's clock: how far that is off, the times in its reports are
 
 
 class Acquire(Message, frozen=True, tag="acquire"):

@@ -1,6 +1,6 @@
 """Reports: what an agent tells. Each belongs to (run, epoch, stream, seq); a frame carries a run of them.
 
-Times are seconds since 1970 on the agent's clock; they are shown, never compared.
+Times are seconds since 1970 on the agent's clock. They are shown where they can be true, and decide nothing.
 """
 
 from __future__ import annotations

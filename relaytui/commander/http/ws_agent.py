@@ -67,6 +67,7 @@ class AgentSession:
         self._outbox = Outbox(ws, abort, transport)
         self._worker = ""
         self._incarnation = ""
+        self._behind: float | None = None  # its clock, in seconds; None where it does not say
         self._streams: dict[tuple[str, int], tuple[str, TelemetryStream]] = {}
         self._in_flight = 0
         self._room = asyncio.Event()
@@ -82,6 +83,7 @@ class AgentSession:
             await self._hang_up(problem)
             return
         self._worker, self._incarnation = hello.worker, hello.incarnation
+        self._behind = None if hello.now is None else self._core.clock.wall() - hello.now
         try:
             await self._serve(hello)
         except RelayError as problem:
@@ -258,7 +260,7 @@ class AgentSession:
         size = weight_of(len(message.reports), size)
         self._core.reports.submit(
             message.run_id, message.epoch, message.token, message.first_seq, message.reports, size,
-            self._state_taken(message, size),
+            self._state_taken(message, size), self._behind,
         )  # fmt: skip
 
     def _state_taken(self, message: Frame | Skip, size: int) -> Callable[[StateAnswer, BaseException | None], None]:

@@ -153,7 +153,7 @@ class Board:
                 worker.waiting_for = None
         return changed
 
-    def add_event(self, row: EventRow) -> None:
+    def hear_event(self, row: EventRow) -> None:
         self.events.append(row)
         self.events_ever += 1
 

@@ -160,7 +160,7 @@ class Core:
                         view.say(change.attempt)
                         feed.run(change.attempt.run_id)
                 case EventSaved():
-                    board.add_event(change.row)
+                    board.hear_event(change.row)
                     feed.event(change.row)
                 case CheckpointSaved():
                     feed.checkpoint(change.row)

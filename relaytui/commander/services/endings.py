@@ -60,8 +60,10 @@ def end_run(
     step: int = 0,
     ending: str = "",
     state: LeaseState = LeaseState.RELEASED,
+    ended_at: float | None = None,
 ) -> Run:
-    """The attempt that holds the run is over: run, lease, attempt and history say so together.
+    """The attempt that holds the run is over: run, lease, attempt and history say so together. `ended_at`: when it
+    ended, where that is heard of only now.
 
     However it ended, a run that was cancelled meanwhile is not queued again; only reaching its last step is more.
     """
@@ -72,7 +74,8 @@ def end_run(
     rule = RULES[cause]
     if rule.after.ended:
         state = LeaseState.RELEASED  # nobody comes back to an ended run
-    end_attempt(tx, attempt, outcome, at, message, exit_code=exit_code, step=step, ending=ending)
+    ended_at = at if ended_at is None else ended_at
+    end_attempt(tx, attempt, outcome, ended_at, message, exit_code=exit_code, step=step, ending=ending)
     runs.save_lease(tx, replace(lease, state=state))
     seen = rule.through or (rule.after if rule.after.ended else None)
     said = message or str(outcome)
@@ -84,7 +87,7 @@ def end_run(
         data["exit_code"] = str(exit_code)
     if ending:
         data["ending"] = ending
-    history.add_event(tx, at, f"run.{seen or outcome}", actor, said, run.run_id, attempt.epoch, data)
+    history.add_event(tx, ended_at, f"run.{seen or outcome}", actor, said, run.run_id, attempt.epoch, data)
     return run
 
 

@@ -74,8 +74,10 @@ class StateReports:
         reports: Sequence[AnyReport],
         size: int,
         done: Done,
+        behind: float | None = None,
     ) -> None:
         """`size`: what they weigh (`weight_of`). `done(Applied | Missing | Refuse)` is called after the commit.
+        `behind`: how many seconds the agent's clock is, None where that is not known.
 
         RelayError where a report is of the other stream.
         """
@@ -85,10 +87,17 @@ class StateReports:
                 raise wrong_stream(report, "state")
             states.append(report)
         hashed = token_hash(token)
-        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states), done, size)
+        self._writer.submit(lambda tx: self._apply(tx, run_id, epoch, hashed, first_seq, states, behind), done, size)
 
     def _apply(
-        self, tx: Tx, run_id: str, epoch: int, hashed: bytes, first_seq: int, reports: list[StateReport]
+        self,
+        tx: Tx,
+        run_id: str,
+        epoch: int,
+        hashed: bytes,
+        first_seq: int,
+        reports: list[StateReport],
+        behind: float | None,
     ) -> Applied | Missing | Refuse:
         attempt = attempts.get(tx, run_id, epoch)
         if attempt is None:
@@ -101,7 +110,7 @@ class StateReports:
             return Missing(applied + 1)
         if last > applied:
             for report in reports[applied + 1 - first_seq :]:
-                self.apply_in(tx, attempt, report)
+                self.apply_in(tx, attempt, report, happened(report.t, behind, attempt.granted_at, self._clock.wall()))
                 attempt = attempts.get(tx, run_id, epoch) or attempt
             attempts.set_last_seq(tx, run_id, epoch, last)
         return Applied(max(last, applied))
@@ -145,14 +154,16 @@ class StateReports:
             {"stream": stream, "count": str(count)},
         )  # fmt: skip
 
-    def apply_in(self, tx: Tx, attempt: Attempt, report: StateReport) -> None:
-        """One report of the attempt: to the run where the attempt holds it, to the history where it does not."""
+    def apply_in(self, tx: Tx, attempt: Attempt, report: StateReport, at: float | None = None) -> None:
+        """One report of the attempt: to the run where the attempt holds it, to the history where it does not. `at`:
+        when it happened, on the commander's clock; now, where that is None."""
+        at = self._clock.wall() if at is None else at
         run = runs.get(tx, attempt.run_id)
         lease = runs.get_lease(tx, attempt.run_id)
         assert run is not None
         assert lease is not None
         if isinstance(report, Event):
-            self._event(tx, attempt, report)
+            self._event(tx, attempt, report, at)
             return
         newest = attempt.epoch == run.epoch == lease.epoch
         if newest and lease.state is LeaseState.EXPIRED:
@@ -160,25 +171,24 @@ class StateReports:
             lease = runs.get_lease(tx, attempt.run_id) or lease
             attempt = attempts.get(tx, attempt.run_id, attempt.epoch) or attempt
         if newest and lease.state is LeaseState.HELD and run.status.active:
-            self._to_run(tx, attempt, report)
+            self._to_run(tx, attempt, report, at)
         else:
-            self._to_history(tx, attempt, report)
+            self._to_history(tx, attempt, report, at)
 
     # -- the holder's --------------------------------------------------------------------------------------------
 
-    def _to_run(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended) -> None:
+    def _to_run(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended, at: float) -> None:
         match report:
             case Started():
-                self._started(tx, attempt, report)
+                self._started(tx, attempt, report, at)
             case Published():
-                self._published(tx, attempt, report)
+                self._published(tx, attempt, report, at)
             case Pruned():
-                self._pruned(tx, attempt, report)
+                self._pruned(tx, attempt, report, at)
             case Ended():
-                self._ended(tx, attempt, report)
+                self._ended(tx, attempt, report, at)
 
-    def _started(self, tx: Tx, attempt: Attempt, report: Started) -> None:
-        at = self._clock.wall()
+    def _started(self, tx: Tx, attempt: Attempt, report: Started, at: float) -> None:
         run, lease = runs.get(tx, attempt.run_id), runs.get_lease(tx, attempt.run_id)
         assert run is not None
         assert lease is not None
@@ -195,16 +205,18 @@ class StateReports:
         message = f"from {report.checkpoint} at step {report.step}" if report.checkpoint else "from the beginning"
         message += endings.after_crash(tx, run, attempt.epoch)
         if allowed(run.status, Cause.STARTED):
-            runs.save(tx, change(run, Cause.STARTED, at, message))
+            runs.save(tx, change(run, Cause.STARTED, self._clock.wall(), message))
         runs.save_lease(tx, replace(lease, started=True))
         data = {"step": str(report.step), "pid": str(report.pid)}
         history.add_event(tx, at, "run.started", attempt.worker, message, run.run_id, attempt.epoch, data)
 
-    def _published(self, tx: Tx, attempt: Attempt, report: Published) -> None:
-        at = self._clock.wall()
+    def _published(self, tx: Tx, attempt: Attempt, report: Published, at: float) -> None:
         known = checkpoints.get(tx, attempt.run_id, report.name)
         if known is not None and known.pruned_at is None and known.manifest == report.manifest:
             return
+        newest = checkpoints.newest(tx, attempt.run_id)
+        if newest is not None:  # the order is that of their coming, whatever a pod's clock says
+            at = max(at, min(newest.published_at, self._clock.wall()))
         longer = checkpoints.add(
             tx,
             CheckpointRow(
@@ -227,8 +239,7 @@ class StateReports:
         data = {"name": report.name, "step": str(report.step), "bytes": str(report.bytes)}
         history.add_event(tx, at, "checkpoint.published", attempt.worker, message, attempt.run_id, attempt.epoch, data)
 
-    def _pruned(self, tx: Tx, attempt: Attempt, report: Pruned) -> None:
-        at = self._clock.wall()
+    def _pruned(self, tx: Tx, attempt: Attempt, report: Pruned, at: float) -> None:
         if checkpoints.prune(tx, attempt.run_id, report.name, at):
             run = runs.get(tx, attempt.run_id)
             assert run is not None
@@ -240,20 +251,20 @@ class StateReports:
                 {"name": report.name},
             )  # fmt: skip
 
-    def _ended(self, tx: Tx, attempt: Attempt, report: Ended) -> None:
+    def _ended(self, tx: Tx, attempt: Attempt, report: Ended, at: float) -> None:
         run, lease = runs.get(tx, attempt.run_id), runs.get_lease(tx, attempt.run_id)
         assert run is not None
         assert lease is not None
         endings.end_run(
             tx, run, lease, attempt, report.outcome, self._clock.wall(), clean(report.message),
-            actor=attempt.worker, exit_code=report.exit_code, step=report.step, ending=report.ending,
+            actor=attempt.worker, exit_code=report.exit_code, step=report.step, ending=report.ending, ended_at=at,
         )  # fmt: skip
 
     # -- history -------------------------------------------------------------------------------------------------
 
-    def _event(self, tx: Tx, attempt: Attempt, report: Event) -> None:
+    def _event(self, tx: Tx, attempt: Attempt, report: Event, at: float) -> None:
         data = fitting({clean(name, 128) or "?": clean(value, 1_024) for name, value in report.data.items()})
-        at, message = self._clock.wall(), clean(report.message)
+        message = clean(report.message)
         history.add_event(
             tx, at, filed(report.kind), attempt.worker, message, attempt.run_id, attempt.epoch, data
         )  # fmt: skip
@@ -262,11 +273,10 @@ class StateReports:
         if report.kind == resumes.IGNORED:
             resumes.heed(tx, attempt, report)
         if stalls.concerns(report):
-            stalls.heed(tx, attempt, report, self._clock.wall())
+            stalls.heed(tx, attempt, report, at)
 
-    def _to_history(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended) -> None:
+    def _to_history(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended, at: float) -> None:
         """What an attempt says that no longer holds its run: kept, and never applied."""
-        at = self._clock.wall()
         match report:
             case Started():
                 attempts.save(tx, replace(attempt, started_step=report.step, started_from=report.checkpoint))
@@ -300,11 +310,20 @@ class StateReports:
         if lease is not None and lease.epoch == attempt.epoch and lease.state is LeaseState.REVOKED:
             runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
             if run is not None and run.status is RunStatus.QUEUED:
-                runs.save(tx, replace(run, updated_at=at, message=f"free: {attempt.worker} has stopped"))
+                runs.save(
+                    tx, replace(run, updated_at=self._clock.wall(), message=f"free: {attempt.worker} has stopped")
+                )
         history.add_event(
             tx, at, "run.superseded", attempt.worker, said or "its trainer is stopped", attempt.run_id, attempt.epoch,
             {"outcome": str(report.outcome), "worker": attempt.worker},
         )  # fmt: skip
+
+
+def happened(t: float, behind: float | None, since: float, now: float) -> float:
+    """When a report that came `now` was made, on the commander's clock. A pod's clock is not trusted: where it says a
+    time outside of its attempt, or nobody knows how far it is off, it counts as made now."""
+    at = now if behind is None else t + behind
+    return at if since <= at <= now else now
 
 
 def wrong_stream(report: object, stream: str) -> RelayError:

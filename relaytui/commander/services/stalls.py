@@ -21,7 +21,7 @@ def concerns(report: Event) -> bool:
 
 
 def heed(tx: Tx, attempt: Attempt, report: Event, now: float) -> None:
-    """`now`: on the commander's wall clock; a pod's own is not asked."""
+    """`now`: when it was said, on the commander's wall clock."""
     run = runs.get(tx, attempt.run_id)
     if run is None or attempt.epoch != run.epoch or not run.status.active:
         return
