@@ -168,6 +168,21 @@ async def test_an_end_does_not_wait_for_a_try_that_comes_after_it(
     assert "waits 36" not in capsys.readouterr().err, "it does not wait"
 
 
+async def test_how_much_of_the_wait_is_over_is_said_too(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, 12.0)
+
+    class Slow(list[Trouble]):
+        def pop(self, index: Any = 0) -> Trouble:
+            kit.clock.now += 9
+            return super().pop(index)
+
+    kit.sender.wrong = Slow([Trouble("rate_limited", "too many requests", "transient", 6.0)])
+    await kit.last(Outcome.COMPLETED)
+    ((kind, words),) = kit.told.events
+    assert kind == "hub.left"
+    assert words.endswith("s, after the 12 s that the end waits, of which 9 are over")
+
+
 async def test_nothing_is_said_to_go_on_once_the_trainer_is_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,7 +87,8 @@ class Way:
         if self.sender.sends:
             signals = "one more signal ends" if before else "Ctrl-C ends"
             say(f"waiting up to {seconds:.0f} s for {self.sender.shown.last}; {signals} the wait")
-        sender, until = self.sender, self._clock.boot() + seconds
+        sender, began = self.sender, self._clock.boot()
+        until = began + seconds
         sender.patience, sender.on_failed = lambda: until - self._clock.boot(), changed.set
         sender.close(final=final)
         while not task.done():
@@ -99,7 +100,9 @@ class Way:
             if until <= now:
                 return "the wait for it is over"
             if sender.pause > until - now:
-                wait = f"after the {seconds:.0f} s that the end waits"
+                wait = f"after the {until - began:.0f} s that the end waits"
+                if (over := now - began) >= 1.0:
+                    wait += f", of which {over:.0f} are over"
                 return f"{sender.trouble}: the next try would be in {sender.pause:.0f} s, {wait}"
             told = asyncio.create_task(changed.wait())
             await asyncio.wait({task, told}, timeout=until - now, return_when=asyncio.FIRST_COMPLETED)
