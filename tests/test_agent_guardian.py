@@ -15,6 +15,7 @@ import pytest
 from guardian_kit import Heard, alive, eventually, start, with_word
 
 from relay_agent import guardian
+from relay_agent.outcome.verdict import describe
 from relay_agent.output import printed
 from relay_agent.trainer import supervise
 from relay_agent.trainer.leftovers import stop_leftovers
@@ -310,3 +311,18 @@ async def test_nothing_is_heard_of_a_trainer_before_it_has_started(tmp_path: Pat
         order.append("started")
         await trainer.gone
     assert order == ["started", "output"] * 5
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "signalled"),
+    [("exit 143", 143, False), ("kill -TERM $$", 143, True), ("kill -9 $PPID; sleep 60", 137, True)],
+)
+async def test_who_exits_with_the_code_of_a_signal_was_not_killed_by_it(
+    tmp_path: Path, script: str, code: int, signalled: bool
+) -> None:
+    trainer, _ = await start(tmp_path, script)
+    assert await trainer.exited == code
+    assert trainer.signalled == signalled
+    await trainer.gone
+    words = "killed by" if signalled else "the code of"
+    assert describe(code, trainer.signalled) == f"exited with {code}, {words} SIG{'TERM' if code == 143 else 'KILL'}"

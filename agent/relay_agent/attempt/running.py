@@ -84,7 +84,7 @@ class Running:
         ticking.cancel()
         looking.cancel()
         data = {"code": str(code), "leftovers": str(leftovers)}
-        self._tell.event("trainer.exited", f"the trainer {describe(code)}", data)
+        self._tell.event("trainer.exited", f"the trainer {describe(code, trainer.signalled)}", data)
         publisher.close()
         await asyncio.wait({publishing})  # a publish that has begun is not cut off
         if not self._stop.lost:

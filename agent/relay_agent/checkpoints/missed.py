@@ -43,10 +43,8 @@ class Missed:
         """In words: each reason with the checkpoints that it is of, where there are several. That there is no room
         comes first, as others may come of it. `otherwise`: of those that none is known of."""
         reasons: dict[str, list[str]] = {}
-        for name, (miss, words) in sorted(
-            self._misses.items(), key=lambda each: (each[1][0] is not Miss.NO_ROOM, *_key(each[0]))
-        ):
-            reasons.setdefault(words or otherwise, []).append(name)
+        for name in sorted(self._misses, key=lambda name: (self._misses[name][0] is not Miss.NO_ROOM, *_key(name))):
+            reasons.setdefault(self._misses[name][1] or otherwise, []).append(name)
         if len(reasons) == 1:
             return next(iter(reasons))
         full = {words for miss, words in self._misses.values() if miss is Miss.NO_ROOM}

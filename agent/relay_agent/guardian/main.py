@@ -46,6 +46,7 @@ from relay_agent.guardian.protocol import (
     NOTICE,
     OOM,
     REFUSED,
+    SIGNALLED,
     STARTED,
     STOP,
     TAKE,
@@ -113,6 +114,8 @@ class Guardian:
     def _tell_end(self) -> None:
         if self.why == "oom":
             self.line.tell(OOM, b"")
+        if self.trainer.signalled:
+            self.line.tell(SIGNALLED, b"")
         self.line.tell(EXITED, str(self.trainer.code).encode())
 
     def stop(self, grace: float, why: str) -> None:

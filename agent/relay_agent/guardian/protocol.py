@@ -15,6 +15,7 @@ OUTPUT = b"O"  # bytes the trainer printed from `offset` on; empty: it printed u
 LOG_LOST = b"L"  # the log could not be written; payload: why
 EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
 OOM = b"M"  # before EXITED: the kernel killed something of it, or of its pod, for want of memory meanwhile
+SIGNALLED = b"N"  # before EXITED: a signal ended it; else it exited by itself, whatever its code
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
 TAKEN = b"T"  # after the OUTPUT that a TAKE asked for; payload: the number of that
 

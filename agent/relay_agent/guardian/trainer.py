@@ -18,6 +18,8 @@ class Trainer:
         self.pid = 0
         self.code: int | None = None
         """Once it has ended: as a shell gives it, 128 + n for signal n."""
+        self.signalled = False
+        """Then: a signal ended it."""
         self.oom = False
         """Then: the kernel had killed something of it, or of its pod, for want of memory."""
         self._argv = argv
@@ -75,7 +77,7 @@ class Trainer:
                 return True
             if pid == self.pid and self.code is None:
                 code = os.waitstatus_to_exitcode(status)
-                self.code = code if code >= 0 else 128 - code
+                self.code, self.signalled = abs(code) + 128 * (code < 0), code < 0
                 self.oom = cgroup.oom_kills() > self._oom_kills
 
     def signal(self, number: int) -> None:

@@ -51,14 +51,16 @@ def judge(
     lines: Sequence[str] = (),
     oom: bool = False,
     prints: bool = False,
+    signalled: bool = True,
 ) -> Verdict:
     """`code` as a shell gives it. Completed is only what ran to its last step by itself.
 
     `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
     `kept`: the next attempt can publish them. `lines`: the last ones it printed. `oom`: the kernel killed something for
     want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen is none made.
+    `signalled`: a code above 128 is of a signal that ended it; else it chose that code itself.
     """
-    verdict = _judged(code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints)
+    verdict = _judged(code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints, signalled)
     return replace(verdict, printed=progress.step if progress.first is not None else None, published=newest)
 
 
@@ -73,6 +75,7 @@ def _judged(
     lines: Sequence[str],
     oom: bool,
     prints: bool,
+    signalled: bool,
 ) -> Verdict:
     step, total = max(progress.step, newest or 0), progress.total
     if stop.why is not None:
@@ -86,7 +89,7 @@ def _judged(
         )
     if code != 0:
         told = tell(code, lines, oom=oom, stepped=progress.first is not None)
-        message = f"the trainer {describe(code)} at step {step}"
+        message = f"the trainer {describe(code, signalled)} at step {step}"
         if told.ending.name != "crash":
             part = told.ending.name in _KILLED and signal_of(code) is not signal.SIGKILL
             message += f": {'something of it was ' * part}{told.ending.words}"
@@ -164,10 +167,13 @@ def volume_failed(error: OSError, root: Path) -> RelayError:
     )
 
 
-def describe(code: int) -> str:
+def describe(code: int, signalled: bool = True) -> str:
+    """`signalled`: a signal ended it; else it exited with that code itself, or a shell did as a child of its was
+    killed."""
     if code > 128:
         with suppress(ValueError):
-            return f"exited with {code}, killed by {signal.Signals(code - 128).name}"
+            how = "killed by" if signalled else "the code of"
+            return f"exited with {code}, {how} {signal.Signals(code - 128).name}"
     return f"exited with {code}"
 
 

@@ -89,6 +89,8 @@ class Supervised:
         """Nothing of it is left, and all it printed was handed on. How many leftovers had to be stopped."""
         self.oom = False
         """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
+        self.signalled = False
+        """Once it exited: a signal ended it, as far as anybody knows; else it chose that code, or a shell did."""
         self.unheard = ""
         """Its guardian ended otherwise than by its own word: in words, for people."""
         self.on_unheard: Callable[[], None] = lambda: None
@@ -132,6 +134,7 @@ class Supervised:
         """Nobody was there when it ended: read what it had printed."""
         self.guard = guard
         self.oom = ending.why == "oom"
+        self.signalled = ending.why in ("oom", "killed") and ending.code > 128
         self._task = self._watched(self._read_on(ending))
 
     async def _read_on(self, ending: Ending) -> None:
@@ -322,6 +325,8 @@ class Supervised:
                     self._not_later_than(self._last_word)
                 elif kind == guardian.OOM:
                     self.oom = True
+                elif kind == guardian.SIGNALLED:
+                    self.signalled = True
                 elif kind == guardian.ALONE:
                     say(f"no later agent can take this trainer over: {payload.decode(errors='replace')}")
                 elif kind == guardian.TROUBLE:
@@ -366,6 +371,7 @@ class Supervised:
             say("the guardian was killed: stopping what is left of the trainer")
         await asyncio.to_thread(stop_leftovers, self.guard)
         if not self.exited.done():
+            self.signalled = True
             self.exited.set_result(128 + signal.SIGKILL)
 
     def _unheard(self, words: str) -> None:

@@ -128,7 +128,7 @@ class SimGuardian:
         if again:
             line.tell(guardian.OUTPUT, b"", self.printed)
         if self.code is not None:
-            line.tell(guardian.EXITED, str(self.code).encode())
+            self._tell_exit(line)
         return line
 
     def _lost(self, line: Line) -> None:
@@ -171,7 +171,12 @@ class SimGuardian:
 
     def _told_of_exit(self) -> None:
         if self.line is not None:
-            self.line.tell(guardian.EXITED, str(self.code).encode())
+            self._tell_exit(self.line)
+
+    def _tell_exit(self, line: Line) -> None:
+        if (self.code or 0) > 128:
+            line.tell(guardian.SIGNALLED, b"")
+        line.tell(guardian.EXITED, str(self.code).encode())
 
     def print(self, data: bytes) -> None:
         offset, self.printed = self.printed, self.printed + len(data)
