@@ -1,100 +1,23 @@
-"""The spool: numbers that never mean two things, nothing lost but what is counted; and the lease it all goes under."""
+"""The spool: numbers that never mean two things, nothing lost but what is counted."""
 
 from __future__ import annotations
 
-import errno
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 from checkpoint_kit import Crash, FaultyDisk
+from spool_kit import TOKEN, Commander, asked, lane, opened, step
 
-from relay_agent.checkpoints.disk import SYSTEM, Disk
-from relay_agent.lease.lease import Lease
+from relay_agent.checkpoints.disk import Disk
 from relay_agent.link.pace import Pace
 from relay_agent.spool import segments
-from relay_agent.spool.lane import BUFFER, FRAME, SEGMENT, Frame, Lane, Mark
-from relay_agent.spool.segments import Folder
+from relay_agent.spool.lane import BUFFER, FRAME, SEGMENT, Frame, Mark
 from relay_agent.spool.spool import Spool
-from relay_agent.spool.yielding import MEMORY_BOUND
-from relaytui.wire.codec import decode
-from relaytui.wire.messages import MAX_FRAME, MAX_REPORTS, Reports, Skip
-from relaytui.wire.reports import AnyReport, Event, Gap, Log, Step
+from relaytui.wire.messages import MAX_REPORTS
+from relaytui.wire.reports import AnyReport, Event, Gap, Log
 from relaytui.wire.status import Stream
-
-TOKEN = "t" * 32
-
-
-def lane(
-    folder: Path | None, stream: Stream = Stream.TELEMETRY, bound: int = 64 << 20, disk: Disk = SYSTEM
-) -> tuple[Lane, list[str]]:
-    """One that took up what lies in the folder, and what it complained about."""
-    told: list[str] = []
-    made = Lane(stream, "run-1", 3, TOKEN, Folder(folder, stream, disk), bound, told.append)
-    made.load()
-    return made, told
-
-
-def step(number: int) -> Step:
-    return Step(1.0, number, 100, {"loss": 1.5})
-
-
-def opened(frame: Frame | None) -> Reports:
-    assert frame is not None
-    message = decode(frame.data, Reports)
-    assert len(frame.data) <= MAX_FRAME
-    assert (message.first_seq, message.first_seq + len(message.reports) - 1) == (frame.first, frame.last)
-    return message
-
-
-def asked(queue: Lane, seq: int) -> None:
-    """A new session begins with the question how far the commander is."""
-    frame = queue.take()
-    assert frame is not None
-    assert (frame.first, frame.last) == (seq, seq - 1)
-    assert decode(frame.data, Skip).last_seq == seq - 1
-
-
-class Commander:
-    """Takes frames as the real one does: what it has it acknowledges, and it never goes on over a gap."""
-
-    def __init__(self) -> None:
-        self.got: dict[int, AnyReport] = {}
-        self.skipped: list[tuple[int, int]] = []
-        self.applied = 0
-
-    def hear(self, frame: Frame) -> int | None:
-        """The number acknowledged; None where it asks for `applied + 1`."""
-        if frame.first > self.applied + 1:
-            return None
-        if b'"type":"skip"' in frame.data[:64]:
-            skip = decode(frame.data, Skip)
-            if skip.last_seq > self.applied:
-                self.skipped.append((max(skip.first_seq, self.applied + 1), skip.last_seq))
-                self.applied = skip.last_seq
-            return self.applied
-        message = opened(frame)
-        for seq, report in enumerate(message.reports, message.first_seq):
-            assert self.got.get(seq, report) == report, "the same number means two things"
-            if seq > self.applied:
-                assert seq == self.applied + 1
-                self.got[seq] = report
-                self.applied = seq
-        return self.applied
-
-    def take_all(self, queue: Lane) -> None:
-        while (frame := queue.take()) is not None:
-            acked = self.hear(frame)
-            if acked is None:
-                queue.resume(self.applied + 1)
-            else:
-                queue.ack(acked)
-
-    @property
-    def reports(self) -> list[AnyReport]:
-        return [self.got[seq] for seq in sorted(self.got)]
 
 
 def test_a_frame_is_what_the_commander_expects(tmp_path: Path) -> None:
@@ -281,106 +204,6 @@ def test_frames_are_bounded_and_lines_stay_in_order(tmp_path: Path) -> None:
     assert queue.size == 0
 
 
-@pytest.mark.parametrize("on_disk", [True, False])
-def test_lines_give_way_counted_and_steps_stay(tmp_path: Path, on_disk: bool) -> None:
-    bound = 8 << 20
-    queue, _ = lane(tmp_path if on_disk else None, bound=bound)
-    n = 1
-    most = (bound if on_disk else MEMORY_BOUND) + 2 * SEGMENT
-    for number in range(600):
-        queue.append(step(number))
-        lines = ["x" * 1000] * 50
-        queue.append(Log(1.0, n, lines))
-        n += len(lines)
-        assert queue.size <= most
-        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= most
-    commander = Commander()
-    commander.take_all(queue)
-    lines_seen = 1
-    for report in commander.reports:
-        if isinstance(report, Log | Gap):
-            assert report.n == lines_seen, "every line is there, or counted where it would be"
-            lines_seen += len(report.lines) if isinstance(report, Log) else report.count
-    assert lines_seen == n
-    assert sum(len(report.lines) for report in commander.reports if isinstance(report, Log)) > 500
-    assert [report.step for report in commander.reports if isinstance(report, Step)] == list(range(600))
-    assert commander.skipped == []
-
-
-def test_steps_are_thinned_when_nothing_else_can_give_way(tmp_path: Path) -> None:
-    queue, _ = lane(tmp_path, bound=2 << 20)
-    for number in range(60_000):
-        queue.append(step(number))
-    assert queue.size <= (2 << 20) + 2 * SEGMENT
-    commander = Commander()
-    commander.take_all(queue)
-    steps = [report.step for report in commander.reports if isinstance(report, Step)]
-    assert steps == sorted(steps)
-    assert steps[-1] == 59_999
-    assert queue.thinned == 60_000 - len(steps)
-
-
-def test_a_week_without_a_commander_costs_its_bound_and_survives_the_agent(tmp_path: Path) -> None:
-    bound = 4 << 20
-    n, expected = 1, 1
-    for day in range(7):
-        queue, told = lane(tmp_path, bound=bound)
-        for number in range(400):
-            queue.append(step(day * 1000 + number))
-            queue.append(Log(1.0, n, ["y" * 4000]))
-            n += 1
-        queue.close()
-        assert told == []
-        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= bound + 2 * SEGMENT
-    queue, _ = lane(tmp_path, bound=bound)
-    commander = Commander()
-    commander.take_all(queue)
-    for report in commander.reports:
-        if isinstance(report, Log | Gap):
-            assert report.n == expected
-            expected += len(report.lines) if isinstance(report, Log) else report.count
-    assert expected == n
-    steps = [report.step for report in commander.reports if isinstance(report, Step)]
-    assert steps == [day * 1000 + number for day in range(7) for number in range(400)]
-
-
-def test_state_is_never_dropped(tmp_path: Path) -> None:
-    queue, _ = lane(tmp_path, Stream.STATE, bound=1 << 20)
-    for number in range(20_000):
-        queue.append(Event(1.0, "checkpoint.torn", "x" * 400, {"number": str(number)}))
-    commander = Commander()
-    commander.take_all(queue)
-    assert [report.data["number"] for report in commander.reports if isinstance(report, Event)] == [
-        str(number) for number in range(20_000)
-    ]
-
-
-def test_a_full_disk_is_said_once_and_loses_nothing(tmp_path: Path) -> None:
-    class Full(Disk):
-        full = False
-
-        def write(self, fd: int, data: bytes) -> None:
-            if self.full:
-                super().write(fd, data[: len(data) // 2])
-                raise OSError(errno.ENOSPC, "No space left on device")
-            super().write(fd, data)
-
-    disk = Full()
-    queue, told = lane(tmp_path, disk=disk)
-    expected: list[AnyReport] = []
-    for number in range(3_000):
-        disk.full = 500 < number < 1_500
-        expected.append(Log(1.0, number + 1, ["z" * 500]))
-        queue.append(expected[-1])
-        if not number % 7:
-            queue.flush()
-    commander = Commander()
-    commander.take_all(queue)
-    assert commander.reports == expected
-    assert len(told) == 1
-    assert "wait in memory" in told[0]
-
-
 def test_how_far_the_output_was_read_is_kept(tmp_path: Path) -> None:
     queue, _ = lane(tmp_path)
     queue.append(Log(1.0, 1, ["a", "b"]))
@@ -533,72 +356,3 @@ def test_a_thin_line_gets_small_frames() -> None:
         pace.sent(Frame(Stream.TELEMETRY, seq, seq, b""), now=seq * 10.0)
         pace.acked(seq, now=seq * 10.0 + 0.01)
     assert pace.frame == FRAME
-
-
-def test_a_lease_is_safe_from_when_it_was_asked_for() -> None:
-    lease = Lease.granted("run-1", 3, TOKEN, 100.0, asked=50.0)
-    assert lease.safe(147.9)
-    assert not lease.safe(148.0)
-    assert lease.renewed(sent=60.0, seconds=100.0).safe_until == 158.0
-
-
-def test_a_late_answer_never_shortens_and_never_extends_beyond_its_question() -> None:
-    lease = Lease.granted("run-1", 3, TOKEN, 100.0, asked=50.0).renewed(80.0, 100.0)
-    assert lease.renewed(sent=60.0, seconds=100.0).safe_until == 178.0
-
-
-def test_a_lost_lease_stays_lost() -> None:
-    lease = Lease.granted("run-1", 3, TOKEN, 100.0, asked=0.0).over("superseded")
-    assert not lease.safe(1.0)
-    assert lease.renewed(2.0, 100.0).lost == "superseded"
-    assert lease.over("released").lost == "superseded"
-
-
-def test_renewals_come_often_but_not_too_often() -> None:
-    def every(seconds: float) -> float:
-        return Lease.granted("run-1", 3, TOKEN, seconds, 0.0).every
-
-    assert (every(300), every(6), every(3600)) == (30, 1, 30)
-
-
-@pytest.mark.parametrize("sent", [False, True])
-def test_a_folder_that_is_deleted_loses_nothing_and_is_not_said_to_keep_it(tmp_path: Path, sent: bool) -> None:
-    """What was written is there for as long as its file is open; it goes on in memory."""
-    folder = tmp_path / "pod"
-    folder.mkdir()
-    told: list[str] = []
-    spool = Spool("run-1", 3, TOKEN, folder, trouble=told.append)
-    commander, queue = Commander(), spool.telemetry
-    for number in range(1, 6):
-        queue.append(step(number))
-    queue.flush()
-    if sent:
-        frame = queue.take()
-        assert frame is not None
-        commander.hear(frame)  # the answer is lost
-    assert spool.on_disk
-    shutil.rmtree(folder)
-    if sent:
-        queue.rewind()
-    queue.append(step(6))
-    queue.flush()
-    queue.append(step(7))
-    assert not spool.on_disk
-    while (frame := queue.take()) is not None:
-        if (acknowledged := commander.hear(frame)) is not None:
-            queue.ack(acknowledged)
-    assert [report.step for report in commander.got.values() if isinstance(report, Step)] == list(range(1, 8))
-    assert queue.empty
-    assert commander.skipped == []
-    assert told == [f"{folder} takes no reports: they wait in memory; training goes on"]
-
-
-def test_what_is_read_of_a_deleted_folder_is_what_was_written(tmp_path: Path) -> None:
-    folder = tmp_path / "pod"
-    folder.mkdir()
-    queue, told = lane(folder)
-    queue.append(step(1))
-    queue.flush()
-    shutil.rmtree(folder)
-    assert [report.step for report in opened(queue.take()).reports if isinstance(report, Step)] == [1]
-    assert told == []
