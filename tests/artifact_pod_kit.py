@@ -12,7 +12,7 @@ from checkpoint_kit import RUN, put
 from relay_agent.artifacts.calls import FAR
 from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal, Store
 from relay_agent.checkpoints.publish import Published
-from relay_agent.sending.child import Refused, do, told
+from relay_agent.sending.child import Refused, told, work_for
 from relay_agent.sending.protocol import Failed
 from relay_agent.volume.volume import RunFolder
 
@@ -57,7 +57,7 @@ async def done(job: Any, tell: Tell | None = None) -> Any:
 
     def work() -> Any:
         try:
-            return do(FAR, job, tell or Tell())  # type: ignore[arg-type]
+            return work_for(FAR, job)(job, tell or Tell())  # type: ignore[arg-type]
         except Refused:
             raise
         except Exception as error:

@@ -15,7 +15,7 @@ from relay_agent.checkpoints.manifest import read
 from relay_agent.hub import calls, layout
 from relay_agent.hub.protocol import Beside, Job, Send, Sent, Where
 from relay_agent.sending.calls import QUIET
-from relay_agent.sending.child import Refused, Tell, do, told
+from relay_agent.sending.child import Refused, Tell, told, work_for
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 
@@ -108,7 +108,7 @@ class Calls:
         huggingface_hub.constants.HF_HUB_DISABLE_XET = True  # as the child's environment has it
         huggingface_hub.utils.disable_progress_bars()
         try:
-            return do(calls.FAR, job, _Inside(self, fault))
+            return work_for(calls.FAR, job)(job, _Inside(self, fault))
         except Exception as error:
             failed = told(calls.FAR, job, error)
             raise Trouble(failed.code, failed.words, failed.kind, failed.wait) from error

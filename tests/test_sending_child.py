@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import orjson
 import pytest
 
-SAYS_ITS_NICENESS = """
-import os, sys, types
-from relay_agent.sending import child
-package, module = types.ModuleType("package"), types.ModuleType("package.module")
-package.WORK = {int: "module.work"}
-module.work = lambda job, tell: os.getpriority(os.PRIO_PROCESS, 0)
-sys.modules |= {"package": package, "package.module": module}
-child._settle_in()
-began = os.getpriority(os.PRIO_PROCESS, 0)
-print(began, child.do("package", 1, None), file=sys.stderr)
+MODULE = """
+import os
+def niceness():
+    return os.getpriority(os.PRIO_PROCESS, 0)
+STARTED = niceness()
+def work(job, tell):
+    return [STARTED, niceness()]
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness of a thread and of a session are Linux's")
 @pytest.mark.parametrize(("before", "starts", "works"), [(0, 10, 15), (19, 19, 19)])
-def test_it_starts_sooner_than_it_works(before: int, starts: int, works: int) -> None:
+def test_it_starts_sooner_than_it_works(tmp_path: Path, before: int, starts: int, works: int) -> None:
     """What else takes all processors would keep it from starting in time, were it as patient from the beginning."""
-    argv = ["nice", "-n", str(before), sys.executable, "-c", SAYS_ITS_NICENESS]
-    said = subprocess.run(argv, capture_output=True, text=True, check=True, start_new_session=True, timeout=60).stderr
-    assert said.split() == [str(starts), str(works)]
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text('JOBS = int\nWORK = {int: "module.work"}\n')
+    (package / "module.py").write_text(MODULE)
+    argv = ["nice", "-n", str(before), sys.executable, "-m", "relay_agent.sending.child", "package"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"1\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+    assert orjson.loads(said)["data"] == [starts, works]

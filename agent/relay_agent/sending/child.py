@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -115,11 +116,11 @@ def _give_way(niceness: int) -> None:
         Path("/proc/self/autogroup").write_text(str(niceness))
 
 
-def do(package: str, job: Any, tell: Tell) -> Any:
+def work_for(package: str, job: Any) -> Callable[[Any, Tell], Any]:
+    """What does the job, imported."""
     module, _, name = importlib.import_module(package).WORK[type(job)].partition(".")
-    work = getattr(importlib.import_module(f"{package}.{module}"), name)
-    _give_way(NICE)
-    return work(job, tell)
+    work: Callable[[Any, Tell], Any] = getattr(importlib.import_module(f"{package}.{module}"), name)
+    return work
 
 
 def told(package: str, job: Any, error: Exception) -> Failed:
@@ -136,7 +137,9 @@ def main(package: str) -> NoReturn:
     job: Any = msgspec.json.decode(answers.get(), type=importlib.import_module(package).JOBS)
     tell = Tell(out, answers, os.environ.get(FAULT, ""))
     try:
-        result = do(package, job, tell)
+        work = work_for(package, job)
+        _give_way(NICE)
+        result = work(job, tell)
         tell._say(Result(msgspec.Raw(msgspec.json.encode(result))))
     except Exception as error:  # noqa: BLE001 - whatever it was, the agent is told
         tell._say(told(package, job, error))
