@@ -65,8 +65,8 @@ def fill(tx: Tx, first: int, last: int) -> None:
         history.add_event(tx, 1.0, "run.requeued", "ada", "x", RUN, 1)
         tx.execute(
             "INSERT INTO attempts SELECT run_id, ?, worker, incarnation, request_id, ?, salt, granted_at, config_hash, "
-            "started_step, last_step, started_from, 1.0, 'lost', exit_code, message, said_step, ending FROM attempts "
-            "WHERE run_id = ? AND epoch = ?",
+            "started_step, last_step, started_from, 1.0, 'lost', exit_code, message, said_step, ending, "
+            "began_step FROM attempts WHERE run_id = ? AND epoch = ?",
             (1_000_000 - n, f"{n:032}".encode(), RUN, attempts_epoch(tx)),
         )
         tx.execute(
@@ -87,6 +87,7 @@ REPORTS = {
     "published again": Published(1.0, "c4", 9, 1, 1, "cd" * 32),
     "pruned": Pruned(1.0, "c0"),
     "event": Event(1.0, "x.y", "said"),
+    "ignored": Event(1.0, "resume.ignored", "said", {"step": "0"}),
     "ended": Ended(1.0, Outcome.PREEMPTED),
 }
 
