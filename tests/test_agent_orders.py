@@ -74,6 +74,24 @@ def test_cancelled_and_exited_0_is_0(rig: Rig) -> None:
     assert rig.run()["status"] == "cancelled"
 
 
+def test_a_trainer_that_reaches_its_last_step_all_the_same_has_completed_the_run(rig: Rig) -> None:
+    """It goes on after SIGTERM, to its end, once the order is there."""
+    go = rig.root / "go"
+    save = "d=$RELAY_CKPT_STAGING_ROOT/step_9; mkdir $d; echo x >$d/w; : >$d/COMPLETE"
+    agent = rig.agent(
+        f"trap : TERM; echo step 1/9 loss 1; until [ -e {go} ]; do sleep 0.05; done; echo step 9/9 loss 1; {save}"
+    )
+    eventually(lambda: rig.run()["step"] >= 1, "a step")
+    order(rig, "cancel")
+    agent.heard("the run is cancelled")
+    go.touch()
+    assert agent.wait() == 0
+    run = rig.run()
+    assert (run["status"], run["attempts"][0]["outcome"], run["newest_step"]) == ("completed", "completed", 9)
+    assert "reached step 9 of 9, saved it and exited 0 by itself" in run["message"]
+    assert rig.agent(mock(), worker="pod-b").wait() == 75, "nobody trains it again"
+
+
 def test_nothing_of_a_cancelled_trainer_is_left(rig: Rig) -> None:
     """Sessions of their own, daemons that ignore SIGTERM, a trainer that must be killed."""
     command = mock("--hang-at", 3, "--ignore-sigterm", "--children", 3, "--daemons")

@@ -349,6 +349,54 @@ def test_a_stop_says_what_it_cost(code: int, progress: Progress, newest: int | N
     assert verdict.message == "; ".join(filter(None, ("drained by root", words)))
 
 
+LAST = seen("step 29/30 loss 1", "step 30/30 loss 1")
+
+
+@pytest.mark.parametrize("why", [Why.SIGNAL, Why.CUT_OFF, Why.DRAIN, Why.CANCEL])
+def test_whoever_reached_its_last_step_saved_it_and_left_by_itself_is_completed_whatever_was_asked(why: Why) -> None:
+    stop = Stop()
+    stop.ask(why, "enough")
+    verdict = judge(0, stop, LAST, 30, "")
+    assert (verdict.outcome, verdict.ending, verdict.exit_code) == ("completed", "completed", 0)
+    assert (
+        verdict.message
+        == "reached step 30 of 30, saved it and exited 0 by itself, before the stop that was asked for (enough)"
+    )
+    assert given_back("the agent was gone", judge(0, Stop(), LAST, 30, ""), 0).outcome == "completed"
+
+
+@pytest.mark.parametrize(
+    ("code", "progress", "newest", "unpublished"),
+    [
+        (143, LAST, 30, ""), (0, LAST, 20, ""), (0, LAST, None, ""), (0, LAST, 30, "no room"),
+        (0, LAST, 29, ""),  # it may have saved that on its SIGTERM
+        (0, seen("step 10/30 loss 1", "step 20/30 loss 1", "step 29/30 loss 1"), 29, ""),
+        (0, seen("step 20/30 loss 1"), 600, ""),  # its checkpoints count something else
+        (0, seen("step 30 loss 1"), 30, ""),  # nobody knows which is the last
+    ],
+)  # fmt: skip
+def test_a_stop_is_one_where_the_last_step_is_not_known_to_be_saved(
+    code: int, progress: Progress, newest: int | None, unpublished: str
+) -> None:
+    stop = Stop()
+    stop.ask(Why.CANCEL, "enough")
+    assert judge(code, stop, progress, newest, "", unpublished).outcome == "cancelled"
+    assert given_back("the agent was gone", judge(code, Stop(), progress, newest, "", unpublished), 0).step
+    assert given_back("gone", judge(code, Stop(), progress, newest, "", unpublished), 0).outcome == "preempted"
+
+
+def test_a_command_that_changed_a_run_that_is_anothers_and_one_that_diverged_are_not_completed_by_their_last_step() -> (
+    None
+):
+    for why, outcome in ((Why.CHANGED, "drained"), (Why.LOST, "superseded")):
+        stop = Stop()
+        stop.ask(why, "enough")
+        assert judge(0, stop, LAST, 30, "").outcome == outcome
+    stop = Stop()
+    stop.again("the loss is nan", "nan", healthy=True)
+    assert judge(0, stop, LAST, 30, "").outcome == "crashed"
+
+
 def test_whoever_lost_the_run_says_what_of_it_is_in_no_checkpoint() -> None:
     stop = Stop()
     stop.ask(Why.LOST, "by root")

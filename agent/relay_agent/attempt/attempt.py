@@ -242,6 +242,8 @@ class Attempt:
         if rejoining.act is Act.AGAIN and self._stop.why is None:
             story = "; ".join(filter(None, (rejoining.story, trainer.unheard)))
             verdict = given_back(story, verdict, note.resume_step)
+            if verdict.finished:
+                rejoining.act = Act.FINISH
         return verdict
 
     async def _judge(self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher) -> Verdict:

@@ -31,6 +31,8 @@ class Verdict:
     """The last step that it printed."""
     published: int | None = None
     """The step of the last checkpoint that came of it."""
+    finished: bool = False
+    """Its last step is known, reached and saved, and it exited 0: nothing trains it again."""
 
     @classmethod
     def before_start(cls, stop: Stop, step: int) -> Verdict:
@@ -53,15 +55,23 @@ def judge(
     prints: bool = False,
     signalled: bool = True,
 ) -> Verdict:
-    """`code` as a shell gives it. Completed is only what ran to its last step by itself.
+    """`code` as a shell gives it. Completed is only what ran to its last step by itself; where that is saved, it is so
+    whatever was asked for meanwhile.
 
     `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
     `kept`: the next attempt can publish them. `lines`: the last ones it printed. `oom`: the kernel killed something for
     want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen is none made.
     `signalled`: a code above 128 is of a signal that ended it; else it chose that code itself.
     """
-    verdict = _judged(code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints, signalled)
-    return replace(verdict, printed=progress.step if progress.first is not None else None, published=newest)
+    finished = code == 0 and not unpublished and progress.saved_last(newest)
+    if finished and stop.why in _OUTRUN:
+        words = f"reached step {progress.total} of {progress.total}, saved it and exited 0 by itself"
+        message = f"{words}, before the stop that was asked for ({stop.message})"
+        verdict = Verdict(Outcome.COMPLETED, 0, max(progress.step, newest or 0), message, code, "completed")
+    else:
+        verdict = _judged(code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints, signalled)
+    printed = progress.step if progress.first is not None else None
+    return replace(verdict, printed=printed, published=newest, finished=finished)
 
 
 def _judged(
@@ -143,7 +153,9 @@ def _with_cost(
 
 def given_back(message: str, judged: Verdict, start: int) -> Verdict:
     """Nobody was there when the trainer was stopped: the run goes on from what it saved. `start`: the step that it had
-    resumed from."""
+    resumed from. What had finished by then is completed all the same."""
+    if judged.finished:
+        return judged
     code = judged.trainer_code or 0
     lost = missing(code, start, judged.printed, judged.published, Next.AGAIN)
     words = "; ".join(filter(None, (message, lost)))
@@ -185,6 +197,9 @@ def _ending(stop: Stop) -> str:
     return stop.ending if stop.why is Why.AGAIN else _ENDINGS.get(stop.why or Why.SIGNAL, "preempted")
 
 
+_OUTRUN = (Why.SIGNAL, Why.CUT_OFF, Why.DRAIN, Why.CANCEL)
+"""A run that is finished has outrun these. One whose command was changed is not finished by the new one's measure, what
+diverged or hangs is wrong with it, and of one that was lost its new holder has to say."""
 _NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.UNKNOWN}
 _UNSEEN = "it trained in words that Relay does not know, or did nothing"
 _KILLED = ("killed", "oom_killed")

@@ -102,6 +102,13 @@ class Progress:
         stride = max(1, self.stride)
         return step >= self.total - (not from_one) or step + stride > self.total - from_zero
 
+    def saved_last(self, newest: int | None) -> bool:
+        """Whether a checkpoint of the last step, `newest`, shows that it was made. Stricter than `complete`: whoever is
+        told to stop saves and exits 0 wherever it is."""
+        if self.total is None or newest is None or newest < self.total:
+            return False
+        return self.first is None or (self.complete(self.step) and newest <= max(self.step, self.total))
+
     def worthy(self, lines: Sequence[str]) -> Iterator[str]:
         """Those of some lines that `see` may understand. Ask for the next one once it has seen the last."""
         return self._reader.worthy(lines)
