@@ -75,6 +75,19 @@ def test_what_matters_least_gives_way_first_and_text_goes_on_in_the_next_line() 
     ]  # fmt: skip
 
 
+def test_whom_a_narrow_line_of_events_is_about_stands_before_what_happened() -> None:
+    """`no longer connected from vm`: of whom?"""
+    row = ("10:00:00", "worker.disconnected", "-", "-", "pod-a", "no longer connected from vm")
+    other = ("10:00:01", "run.started", "naive", "3", "pod-a", "from the beginning")
+    _, *lines = laid_out(show.EVENT_COLUMNS, [row, other], 60)
+    said = " ".join(" ".join(lines).split())
+    assert "pod-a: no longer connected" in said
+    assert "naive, pod-a: from the" in said
+    wide = list(laid_out(show.EVENT_COLUMNS, [row], 120))[1]
+    assert wide.split()[-5:] == ["no", "longer", "connected", "from", "vm"]
+    assert "pod-a:" not in wide
+
+
 def test_one_run_says_where_it_is_and_when_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ class Column(NamedTuple):
     """`weight` 0 always stays; of the others, the highest gives way first where the terminal is narrow.
 
     `optional`: left out where no row has anything in it and the terminal is narrow.
+    `told`: where it gave way, what it says stands before the last column's text.
     `least`: text that goes on in the next line rather than be wider than there is room; numbers and names are whole.
     """
 
@@ -46,6 +47,7 @@ class Column(NamedTuple):
     weight: int = 0
     least: int | None = None
     optional: bool = False
+    told: bool = False
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -70,6 +72,11 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
         kept = [i for i in kept if not columns[i].optional or any(line[i] != "-" for line in lines[1:])]
     while spare() < 0 and any(columns[i].weight for i in kept):
         kept.remove(max(kept, key=lambda i: (columns[i].weight, i)))
+    if given := [i for i, column in enumerate(columns) if column.told and i not in kept]:
+        for at, line in enumerate(lines[1:], 1):
+            about = ", ".join(line[i] for i in given if line[i] != "-")
+            lines[at] = (*line[:-1], f"{about}: {line[-1]}") if about else line
+        natural[-1] = max(cell_len(line[-1]) for line in lines)
     widths = dict(zip(kept, (natural[i] if width is None else least[i] for i in kept), strict=True))
     left = max(0, spare())
     for i in kept:

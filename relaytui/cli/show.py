@@ -126,9 +126,9 @@ def workers(target: Target, as_json: bool) -> None:
 EVENT_COLUMNS = (
     Column("TIME"),
     Column("EVENT"),
-    Column("RUN", 1),
+    Column("RUN", 1, told=True),
     Column("EPOCH", 3),
-    Column("WHO", 2),
+    Column("WHO", 2, told=True),
     Column("WHAT", least=24),
 )
 

@@ -44,7 +44,11 @@ async def examined(settings: Settings) -> Word | None:
         checked = await calls.call(job, Checked, cache=wish.cache, longest=PATIENCE)
     except Trouble as error:
         if dry:
-            return Word("warn", f"{dry}, and nothing would come back from there: {error.words}", "see to that")
+            return Word(
+                "warn",
+                f"{dry}, and nothing would come back from there: {error.words}",
+                "a pod with an empty volume would not find it",
+            )
         if error.kind == "permanent":
             return Word("fail", f"{repo}: {error.words}", "training goes on without it, and nothing is synced")
         return Word("warn", f"{repo}: {error.words}", "the sync tries again for as long as the run goes on")
