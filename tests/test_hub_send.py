@@ -108,6 +108,9 @@ async def test_a_child_that_is_killed_is_an_error_and_its_work_is_finished(
         Fault.lost_reply("tag"),
         Fault.says("lfs-batch", 503),
         Fault.cuts("lfs-put", "read"),
+        Fault.says("lfs-put", 503),
+        Fault.lost_reply("lfs-put"),
+        Fault.late("lfs-put"),
     ],
     ids=lambda fault: f"{fault.route}-{fault.at}-{fault.status}",
 )

@@ -17,13 +17,30 @@ CONNECT = 15.0
 """Seconds to reach the Hub, at most."""
 
 
+class Again(Exception):  # noqa: N818 - it says what happens
+    """The library tries a file again whose answer was lost, or an error: it may be stored already, so ask first."""
+
+
 class Sent:
     """Bytes of files that were sent; those of a request that failed and comes again count again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._begun: set[str] = set()
+        self._once: frozenset[int] = frozenset()
         self.bytes = 0
         self.hear: Callable[[int], None] = lambda done: None
+
+    def expect(self, once: frozenset[int]) -> None:
+        """From here on bodies of so many bytes, which are whole files, go to one address once; then it is `Again`."""
+        with self._lock:
+            self._begun, self._once = set(), once
+
+    def begin(self, url: str, size: int) -> None:
+        with self._lock:
+            if url in self._begun and size in self._once:
+                raise Again
+            self._begun.add(url)
 
     def add(self, count: int) -> None:
         with self._lock:
@@ -55,6 +72,7 @@ def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
 
     def count(request: Any) -> None:
         if request.method == "PUT":
+            sent.begin(str(request.url), int(request.headers.get("Content-Length", -1)))
             request.stream = _Counted(request.stream, sent)
 
     def factory() -> Any:

@@ -17,13 +17,15 @@ from relay_agent.checkpoints.manifest import MANIFEST, FileEntry, Sealed, Torn, 
 from relay_agent.hub import card, layout
 from relay_agent.hub.far import check
 from relay_agent.hub.far.beside import content
-from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.failures import told
+from relay_agent.hub.far.client import Again, connect
+from relay_agent.hub.far.failures import chain, told
 from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
 from relay_agent.hub.protocol import Send, Sent
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
 
+ASKED_AGAIN = 5
+"""Times that the Hub is asked what it has before a file is sent again; then it is the library's affair."""
 BACKOFF = Backoff(tries=5, first=1.0, longest=4.0)
 """Of commits, where somebody else's come between, or no answer comes."""
 
@@ -147,9 +149,7 @@ class _Sending:
         self._tell.phase("uploading")
         self._sent.hear = lambda done: self._tell.progress(min(done, total), total)
         try:
-            self._api.preupload_lfs_files(
-                self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
-            )
+            self._send_what_is_not_there()
         except Exception as error:
             if told(error, self._job).code in ("refused_by_hub", "unknown"):
                 self._see_own_whole()
@@ -161,6 +161,21 @@ class _Sending:
             if add._upload_mode == "lfs" and add.upload_info.sha256.hex() != entry.sha256:
                 raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {entry.path} has another hash")
         self._tell.at("uploaded")
+
+    def _send_what_is_not_there(self) -> None:
+        """The library sends a file again whatever became of it; here the Hub is asked what it has before that."""
+        sizes = frozenset(add.upload_info.size for add in self._adds)
+        for asked in range(ASKED_AGAIN + 1):
+            self._sent.expect(sizes if asked < ASKED_AGAIN else frozenset())
+            try:
+                self._api.preupload_lfs_files(
+                    self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
+                )
+            except Exception as error:
+                if not any(isinstance(each, Again) for each in chain(error)):
+                    raise
+            else:
+                return
 
     def _add(self, entry: FileEntry) -> CommitOperationAdd:
         path = Path(self._job.folder) / entry.path
