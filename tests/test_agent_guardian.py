@@ -315,12 +315,15 @@ async def test_nothing_is_heard_of_a_trainer_before_it_has_started(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("script", "code", "signalled"),
-    [("exit 143", 143, False), ("kill -TERM $$", 143, True), ("kill -9 $PPID; sleep 60", 137, True)],
+    [("exit 143", 143, False), ("kill -TERM $$", 143, True), ("exec sleep 60", 137, True)],
 )
 async def test_who_exits_with_the_code_of_a_signal_was_not_killed_by_it(
     tmp_path: Path, script: str, code: int, signalled: bool
 ) -> None:
     trainer, _ = await start(tmp_path, script)
+    if code == 137:
+        assert trainer._child is not None
+        trainer._child.kill()
     assert await trainer.exited == code
     assert trainer.signalled == signalled
     await trainer.gone
