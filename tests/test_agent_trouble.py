@@ -297,6 +297,7 @@ def test_an_environment_that_no_trainer_can_be_started_with_is_named(rig: Rig, t
     agent = rig.agent(mock(), RELAY_RUN_CONFIG=str(tmp_path / "run.yaml"))
     assert agent.wait() == 2, agent.says()
     assert "HF_TOKEN is 200009 bytes long" in agent.says().splitlines()[-1]
+    assert agent.says().count("HF_TOKEN is 200009 bytes long") == 1
     assert rig.run()["status"] == "queued", "another pod may be set up better"
 
 
