@@ -56,7 +56,7 @@ class Books:
 
     def report(self, given, first, reports):
         from relaytui.wire.proof import token_hash
-        unit = lambda tx: self.reports._apply(tx, "run-1", given.epoch, token_hash(given.token), first, reports)
+        unit = lambda tx: self.reports._apply(tx, "run-1", given.epoch, token_hash(given.token), first, reports, None)
         return self.run(unit)
 
 def say(word):
