@@ -84,12 +84,13 @@ def test_a_reader_that_left_for_certain_is_141_and_quiet(served: Served) -> None
 
 LOG = """
 import sys
-from relaytui.cli import show
+from importlib import import_module
 from relaytui.cli.main import main
 from relaytui.client.answers import Log
 from relaytui.wire.rows import LogLine
 
-show.ask = lambda target, question: Log([LogLine(1, n, 0.0, "x" * 100) for n in range(5_000)])
+lines = Log([LogLine(1, n, 0.0, "x" * 100) for n in range(5_000)])
+import_module("relaytui.cli.log").ask = lambda target, question: (lines, "")
 sys.argv = ["relay-tui", "log", "tiny"]
 main()
 """

@@ -142,7 +142,7 @@ FIELDS: dict[str, Any] = {
     "capability": {"gpu": "g", "gpus": 1, "cpus": 1, "memory": 1}, "request": 1, "request_id": "q", "run_id": "run-1",
     "mode": "sft", "highest_epoch": 0, "config_hash": "c", "epoch": 1, "token": "x" * 64, "stream": "telemetry",
     "first_seq": 1, "last_seq": 2, "why": "w", "reports": [{"type": "gap", "t": 1, "n": 1, "count": 1}], "order_id": 1,
-    "accepted": False, "message": "m",
+    "accepted": False, "message": "m", "now": 1.0,
 }  # fmt: skip
 """What each field of an agent's messages is filled with while another has its extremes."""
 PLACES = {"capability": messages.Capability}

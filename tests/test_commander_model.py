@@ -195,7 +195,7 @@ class World:
     def tell(self, epoch: int, report: Any) -> Any:
         self.seq[epoch] = self.seq.get(epoch, 0) + 1
         token = token_hash(self.holders[epoch]["token"])
-        return self.do(lambda tx: self.reports._apply(tx, "run", epoch, token, self.seq[epoch], [report]))
+        return self.do(lambda tx: self.reports._apply(tx, "run", epoch, token, self.seq[epoch], [report], None))
 
     def renew(self) -> None:
         if not self.epochs:
