@@ -210,10 +210,9 @@ class Attempt:
             handed = await taking.prepare(resume)
         except Cancelled:
             return Verdict.before_start(self._stop, step)
-        if once_more:
-            await self._heed_claims()  # after all that took time: the lease may have run out meanwhile
-            if self._stop.asked.is_set():
-                return Verdict.before_start(self._stop, step)
+        await self._heed_claims()  # after all that took time: the lease may have run out meanwhile
+        if self._stop.asked.is_set():
+            return Verdict.before_start(self._stop, step)
         await self._start(trainer, resume, handed)
         code = await self._running.until_gone(trainer, follower, publisher, name)
         return await self._judge(code, trainer, follower, publisher)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from relay_agent import guardian
 from relay_agent.trainer.supervise import Supervised
@@ -283,23 +283,23 @@ class SimTrainer:
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 half = len(data) // 2
-                for part in (data[:half], data[half:]):
+                for mode, part in (("wb", data[:half]), ("ab", data[half:])):
                     await asyncio.sleep(rng.expovariate(1 / self.plan.save_seconds))
-                    self._write(path, part)
+                    self._write(path, part, mode)
             self.world.observer.saved(self, content)
             if self.plan.marks:
                 await asyncio.sleep(rng.expovariate(1 / self.plan.save_seconds))
-                self._write(folder / "COMPLETE", b"")
+                self._write(folder / "COMPLETE", b"", "wb")
         except OSError as error:
             self.world.log(self.process, f"could not save: {error}")
             shutil.rmtree(folder, ignore_errors=True)
             return False
         return True
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write(self, path: Path, data: bytes, mode: Literal["wb", "ab"]) -> None:
         if self.world.faults.volume_full and data:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        with path.open("ab") as file:
+        with path.open(mode) as file:
             file.write(data)
         at = int((EPOCH_OF_WALL + self.world.loop.now) * 1e9)
         os.utime(path, ns=(at, at))
