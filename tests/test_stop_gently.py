@@ -15,7 +15,7 @@ from agent_rig import Rig, eventually, rigged
 from commander_kit import FakeClock
 from preempt_kit import virtually
 
-from relay_agent.attempt.gently import Gently
+from relay_agent.attempt.gently import LAST, Gently
 from relay_agent.attempt.orders import Answer, Orders
 from relay_agent.attempt.wish import HEED
 from relay_agent.outcome.stop import Stop, Why
@@ -111,6 +111,22 @@ def test_nor_at_all_once_it_has_ended() -> None:
     assert waits(exits_after=2) == (2.0, [], True)
 
 
+@pytest.mark.parametrize(("sigterm", "left"), [(False, GRACE + LAST), (True, math.inf)])
+def test_who_handles_no_sigterm_has_its_grace_from_the_order_on(sigterm: bool, left: float) -> None:
+    """Or what ignores it would run on for as long again."""
+    clock = FakeClock()
+    trainer = Trainer(clock, sigterm=sigterm, takes_after=1, publishes_after=4)
+    gently = Gently(trainer, clock, Told(), GRACE, lambda: True, lambda: trainer.gone)  # type: ignore[arg-type]
+    said: list[float] = []
+
+    async def save() -> None:
+        said.append(await gently.save())
+
+    began = clock.boot()
+    virtually(clock, save)
+    assert said == [began + left]
+
+
 # -- the order -----------------------------------------------------------------------------------------------------
 
 
@@ -133,8 +149,9 @@ class Scene:
         self.orders.trainer_is_up(SimpleNamespace(), Path("unused"), None)  # type: ignore[arg-type]
         self.orders.before_stop = self.before_stop
 
-    async def before_stop(self) -> None:
+    async def before_stop(self) -> float:
         await self.saved.wait()
+        return 100.0
 
     def give(self, number: int, kind: OrderKind) -> None:
         self.orders.take(Order(number, "run-1", 1, kind, by="root"))
@@ -147,7 +164,7 @@ async def test_an_order_is_answered_at_once_and_carried_out_once_it_is_saved() -
     assert (scene.answers, scene.stop.why) == ([("drain", True)], None)
     scene.saved.set()
     await asyncio.gather(*scene.tasks)
-    assert (scene.stop.why, scene.stop.message) == (Why.DRAIN, "drained by root")
+    assert (scene.stop.why, scene.stop.message, scene.stop.dead_by) == (Why.DRAIN, "drained by root", 100.0)
 
 
 async def test_a_cancel_that_comes_meanwhile_counts_and_asks_nobody_again() -> None:

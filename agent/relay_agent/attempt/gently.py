@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from relay_agent.attempt.telling import Teller
@@ -9,6 +10,8 @@ from relay_agent.attempt.wish import HEED, Saver, Wish
 from relay_agent.process import say
 from relaytui.wire.clock import Clock
 
+LAST = 1.0
+"""Seconds for a SIGTERM that nothing handles to do its work."""
 UNHEEDED = (
     "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped, and the steps after its newest"
     " checkpoint are lost"
@@ -35,10 +38,16 @@ class Gently:
         self._answers = answers
         self._hurried = hurried
 
-    async def save(self) -> None:
-        """Returns when it may get SIGTERM: at once where it handles that, and is not known to answer the file."""
-        if await self._saver.knows_sigterm() and not (self._answers() and await self._saver.took_the_wish()):
-            return
+    async def save(self) -> float:
+        """Returns when it may get SIGTERM: at once where it handles that, and is not known to answer the file. By when
+        it is to be dead, on the boot clock: what handles no SIGTERM can do no more with it, so its grace began here."""
+        began = self._clock.boot()
+        handles = await self._saver.knows_sigterm()
+        if not handles or (self._answers() and await self._saver.took_the_wish()):
+            await self._ask_first()
+        return math.inf if handles else began + self._grace + LAST
+
+    async def _ask_first(self) -> None:
         say("the trainer is to stop, and is asked for a checkpoint first")
         wish = await Wish.of(self._saver, self._clock)
         asked = self._clock.boot()

@@ -74,8 +74,8 @@ class Orders:
         self._over = False
         self._asked_by_file = False
         self._stopping: tuple[_StopRule, str] | None = None  # and by whom, while the trainer saves first
-        self.before_stop: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Waited for before a trainer that runs is stopped for an order: it may save first."""
+        self.before_stop: Callable[[], Coroutine[Any, Any, float]] | None = None
+        """Waited for before a trainer that runs is stopped for an order: it may save first. By when it is to die."""
         self.on_save: Callable[[], None] | None = None
         """The trainer is asked to save now."""
         self.on_sync: Callable[[str], Answer] | None = None
@@ -119,9 +119,11 @@ class Orders:
         if first:
             self._spawn(self._stop_gently(self.before_stop), "gently")
 
-    async def _stop_gently(self, before_stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _stop_gently(self, before_stop: Callable[[], Coroutine[Any, Any, float]]) -> None:
         try:
-            await before_stop()
+            dead_by = await before_stop()
+            if not self._over:
+                self._stop.dead_by = min(self._stop.dead_by, dead_by)
         finally:  # whatever fails there
             if not self._over:
                 self._stop_as_ordered()
