@@ -198,7 +198,7 @@ async def test_a_bad_token_is_said_at_once_and_once_and_an_order_tries_anew(tmp_
     assert kit.hub.sent == []
     assert kit.sync.now("me").accepted
     await kit.until(lambda: kit.hub.sent == ["step_00000100"])
-    assert kit.told.kinds == ["hub.failed", "hub.synced"]
+    await kit.until(lambda: kit.told.kinds == ["hub.failed", "hub.synced"])
     await kit.over()
 
 
