@@ -168,9 +168,7 @@ def test_in_the_list_of_runs_no_number_is_cut(width: int, step: int, total: int 
         assert not each.column.right or each.width >= needs[each.index], each.column.key
 
 
-@pytest.mark.parametrize(
-    "columns", [RUN_COLUMNS, WORKER_COLUMNS, EVENT_COLUMNS, ATTEMPT_COLUMNS, CHECKPOINT_COLUMNS]
-)
+@pytest.mark.parametrize("columns", [RUN_COLUMNS, WORKER_COLUMNS, EVENT_COLUMNS, ATTEMPT_COLUMNS, CHECKPOINT_COLUMNS])
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 @pytest.mark.parametrize("epoch", [7, 10_007, 2**53])
 def test_an_epoch_is_whole_or_left_out(columns: tuple[Column, ...], width: int, epoch: int) -> None:
