@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,13 @@ class ManualClock:
 
     def boot_id(self) -> str:
         return "boot"
+
+    def watch(self, seconds: float) -> Iterator[None]:
+        """Time passes, and somebody looks twice in each second of it."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 0.5)
+            yield
 
 
 def mine() -> bool:

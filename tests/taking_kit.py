@@ -56,7 +56,12 @@ class Taker:
         self.before = self.watch.begin()
 
     def look(self, seconds: float = 0.0, exited: int | None = None) -> list[Taken]:
-        """Time passes, then a look: what was taken. What turned out to be torn, or changed, is not."""
+        """Time passes with looks, then one: what was taken. What turned out to be torn, or changed, is not."""
+        taken = [each for _ in self.clock.watch(seconds) for each in self.next()]
+        return taken + self.next(exited=exited)
+
+    def next(self, seconds: float = 0.0, exited: int | None = None) -> list[Taken]:
+        """The next look comes so much later only."""
         self.clock.now += seconds
         taken = []
         for ready in self.watch.scan(exited):

@@ -321,17 +321,15 @@ async def test_what_a_trainer_of_this_run_marked_once_is_not_published_unmarked(
     await publisher.look()
     later = rig.publisher()
     stage(rig.run, 1, 2, marker=False)
-    for _ in range(3):
+    for _ in rig.clock.watch(100):
         await later.look()
-        rig.clock.now += 100_000
     assert rig.told.steps == [1]
     assert rig.told.kinds() == ["checkpoint.unmarked"]
     assert capsys.readouterr().err.count("step_2 has no COMPLETE") == 1
     other = rig.publisher()
     other._trainer = "another trainer"
-    await other.look()
-    rig.clock.now += 60
-    await other.look()
+    for _ in rig.clock.watch(62):
+        await other.look()
     assert rig.told.steps == [1, 2]
 
 
@@ -339,15 +337,13 @@ async def test_a_trainer_that_marks_none_is_known_in_the_next_attempt(rig: Rig) 
     publisher = rig.publisher()
     stage(rig.run, 1, 1, marker=False)
     stage(rig.run, 1, 2, marker=False)
-    await publisher.look()
-    rig.clock.now += 5
-    await publisher.look()
+    for _ in rig.clock.watch(6):
+        await publisher.look()
     assert sorted(rig.told.steps) == [1, 2]
     later = rig.publisher()
     stage(rig.run, 1, 3, marker=False)
-    await later.look()
-    rig.clock.now += 5
-    await later.look()
+    for _ in rig.clock.watch(6):
+        await later.look()
     assert rig.told.steps[-1] == 3
 
 

@@ -25,7 +25,13 @@ class Watched:
         self.watch = StagingWatch(run.staging(1), SETTLE, self.clock)
 
     def look(self, seconds: float = 0.0, exited: int | None = None) -> list[int]:
-        """Time passes, then a look: the steps that are whole."""
+        """Time passes with looks, then one: the steps that are whole."""
+        for _ in self.clock.watch(seconds):
+            self.watch.scan()
+        return self.next(0.0, exited)
+
+    def next(self, seconds: float, exited: int | None = None) -> list[int]:
+        """The next look comes so much later only."""
         self.clock.now += seconds
         return [staged.step for staged in self.watch.scan(self.clock.boot(), exited)]
 
@@ -57,6 +63,23 @@ def test_unmarked_is_whole_once_nothing_changed_for_a_while(watched: Watched) ->
     assert watched.look(0.1) == [], "written to again, it is no longer whole"
 
 
+def test_a_trainer_that_died_between_two_looks_has_not_kept_still(watched: Watched) -> None:
+    """Publishing the one before it took long, and it died in the middle of this one meanwhile."""
+    stage(watched.run, 1, 5, marker=False)
+    assert watched.look() == []
+    assert watched.next(60, exited=143) == []
+    assert watched.torn() == ["step_5"]
+
+
+def test_a_pod_that_stood_still_proves_nothing(watched: Watched) -> None:
+    """Its trainer goes on with the save when the pod does, and only what is looked on counts."""
+    stage(watched.run, 1, 5, marker=False)
+    assert watched.look() == []
+    assert watched.next(3600) == []
+    assert watched.look(3.9) == []
+    assert watched.look(0.2) == [5]
+
+
 def test_a_rewrite_of_the_same_size_is_a_change(watched: Watched) -> None:
     staged = stage(watched.run, 1, 5, marker=False)
     assert watched.look() == []
@@ -64,8 +87,9 @@ def test_a_rewrite_of_the_same_size_is_a_change(watched: Watched) -> None:
     before = weights.stat()
     weights.write_bytes(b"x" * before.st_size)
     os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert watched.look(6) == []
-    assert watched.look(6) == [5]
+    assert watched.next(0.5) == []
+    assert watched.look(4.9) == []
+    assert watched.look(0.2) == [5]
 
 
 def test_an_empty_folder_never_settles(watched: Watched) -> None:

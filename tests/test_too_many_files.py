@@ -68,8 +68,7 @@ async def test_staged_it_is_said_while_the_trainer_lives_and_holds_up_nothing(tm
     (rig.run.staging(1) / "step_5" / "COMPLETE").touch()
     await publisher.look()
     stage(rig.run, 1, 6)
-    rig.clock.now += 6
-    for _ in range(3):
+    for _ in rig.clock.watch(6):
         await publisher.look()
     assert rig.told.steps == [6]
     said = [message for kind, message in rig.told.events if kind == "checkpoint.unfit"]

@@ -2,7 +2,7 @@
 
 What lay there before the trainer started is not this attempt's and is never taken; nor is the same save twice, by
 whichever agent of this attempt: what was seen to is noted in the staging folder, `.seen.json`. One that is whole by its
-own marks is taken at once, one that has none once nothing in it changed for `settle` seconds.
+own marks is taken at once, one that has none once nothing in it changed for `settle` seconds in which somebody looked.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from relay_agent.checkpoints.misnamed import misnamed
 from relay_agent.checkpoints.shrunk import shrunk
 from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Check, TooMany, Torn, Unsettled, never
+from relay_agent.checkpoints.watching import Watching
 from relaytui.wire.clock import Clock
 
 SEEN = ".seen.json"
@@ -89,6 +90,7 @@ class OutputWatch:
         self._disk = disk
         self._memory = Memory()
         self._seen: dict[str, Key] | None = None
+        self._watching = Watching()
         self._since: dict[tuple[str, str], tuple[take.Source, float]] = {}  # of those that have to keep still
         self._refused: dict[tuple[str, str], tuple[take.Source, str]] = {}  # by its path and its kind
         self._doubts: dict[str, Doubt] = {}
@@ -118,6 +120,7 @@ class OutputWatch:
     def scan(self, exited: int | None = None) -> list[Ready]:
         """What can be taken, in the order of saving. `exited`: the trainer's exit code once nothing of it is left."""
         now = self._clock.boot()
+        self._watching.look(now, over=exited is not None)
         if self._kinds == () or (exited is None and now < self._not_before):
             return []
         if self._seen is None and not self._load():
@@ -213,12 +216,12 @@ class OutputWatch:
                 damaged.add(path)
                 continue
             before = self._since.get((path, adapter.name))
-            since = before if before and before[0] == source else (source, now)
+            since = before if before and before[0] == source else (source, self._watching.seconds)
             still[path, adapter.name] = since
             found = Ready(adapter, candidate, key, not why, source.saved_at, path in self._seen)
             if not why:
                 ready[path] = found
-            elif now - since[1] >= self._settle or exited == 0:
+            elif self._watching.seconds - since[1] >= self._settle or exited == 0:
                 ready.setdefault(path, found)
             elif path not in damaged:  # else that says more
                 doubts[path] = Doubt(path, why, source.saved_at)

@@ -5,7 +5,7 @@ when the trainer has exited with 0, or when nothing in it changed for a while, a
 known of the trainer:
 
 - it marks its checkpoints: for ever. One without a mark is one that it has not saved to the end,
-- it does not: `settle` seconds,
+- it does not: `settle` seconds, during which somebody looked on,
 - nobody knows yet: FIRST times as long. Two folders without a mark are two saves that ended without one.
 """
 
@@ -25,6 +25,7 @@ from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manifest, decode
 from relay_agent.checkpoints.tree import MAX_FILES, TooMany, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
+from relay_agent.checkpoints.watching import Watching
 from relaytui.wire.clock import Clock
 from relaytui.wire.ids import Id, is_id
 
@@ -96,7 +97,8 @@ class StagingWatch:
         self._root = root
         self._settle = settle
         self._clock = clock
-        self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when
+        self._watching = Watching()
+        self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when, by that
         self._not_before: dict[str, float] = {}  # of those that took long to look at
         self._whole: set[str] = set()
         self._exited: int | None = None
@@ -107,18 +109,19 @@ class StagingWatch:
         `trainer_exited`: its exit code (negative for a signal) once it and its children are gone. The first look with
         it decides: nothing settles any more after that, and what is whole stays so.
         """
-        now = self._clock.boot() if now is None else now
-        looks = self._look(trainer_exited is not None or self._exited is not None)
+        over = trainer_exited is not None or self._exited is not None
+        watched = self._watching.look(self._clock.boot() if now is None else now, over=over)
+        looks = self._look(over)
         self._learn(looks)
         for name, look in looks.items():
             before = self._since.get(name)
             if before is None or before[0] != look:
-                before = (look, now)
+                before = (look, watched)
                 self._since[name] = before
                 if self._exited is None:  # afterwards it is ourselves: a publish that failed can leave its traces
                     self._whole.discard(name)
             by_agent = look.taken and not (look.problem or look.empty)  # which may be when the trainer is gone
-            if by_agent or (self._exited is None and self._is_whole(look, now - before[1], trainer_exited)):
+            if by_agent or (self._exited is None and self._is_whole(look, watched - before[1], trainer_exited)):
                 self._whole.add(name)
         for name in self._since.keys() - looks.keys():
             del self._since[name]
@@ -137,7 +140,7 @@ class StagingWatch:
     def doubt(self, name: str) -> None:
         """It was seen to change where no look shows it: it has to keep still once more."""
         if name in self._since and self._exited is None:
-            self._since[name] = (self._since[name][0], self._clock.boot())
+            self._since[name] = (self._since[name][0], self._watching.seconds)
             self._whole.discard(name)
 
     def _learn(self, looks: dict[str, _Look]) -> None:
@@ -149,11 +152,11 @@ class StagingWatch:
     @property
     def unmarked(self) -> list[str]:
         """What would be whole if its trainer did not mark others."""
-        now = self._clock.boot()
+        watched = self._watching.seconds
         return [
             name
             for name, (look, since) in sorted(self._since.items())
-            if self.marks and not (look.marked or look.empty or look.problem) and now - since >= self._settle
+            if self.marks and not (look.marked or look.empty or look.problem) and watched - since >= self._settle
         ]
 
     def torn(self) -> list[TornStaged]:
@@ -201,11 +204,11 @@ class StagingWatch:
 
     def unfit(self) -> list[TornStaged]:
         """What is no checkpoint as it lies there, and has kept still so. Its trainer may be writing to it yet."""
-        now = self._clock.boot()
+        watched = self._watching.seconds
         return [
             TornStaged(name, self._root / name, look.problem, look.saved_at)
             for name, (look, since) in sorted(self._since.items())
-            if look.problem and now - since >= self._settle
+            if look.problem and watched - since >= self._settle
         ]
 
 

@@ -128,6 +128,7 @@ class Observer:
         self.trainers: dict[int, Saw] = {}
         self.whole: dict[tuple[int, int], dict[str, str]] = {}  # (uid, step) → sha256 by file
         self.line: list[Commit] = []
+        self.passed: list[Commit] = []  # off its end by claims since which nothing was published
         self.committed: dict[str, Commit] = {}
         self.claims: dict[int, float] = {}
         self.held: dict[int, Held] = {}
@@ -270,6 +271,10 @@ class Observer:
         self.check("epochs grow", epoch > max(self.claims, default=0), f"epoch {epoch} is claimed after {self.claims}")
         base = orjson.loads(path.read_bytes())["base"]
         self.claims[epoch] = self.now
+        if self.passed and base == self.passed[-1].name:
+            # Who passed over it saved nothing and has left no history: the commander may know it to be the newest.
+            self.line += self.passed
+            self.passed = []
         names = [commit.name for commit in self.line]
         granted = self.held[epoch].granted if epoch in self.held else self.now
         keep = names.index(base) + 1 if base in names else 0
@@ -278,6 +283,7 @@ class Observer:
             self.check(
                 "resume", commit.at >= granted - 0.001, f"epoch {epoch} claims on {base} and passes over {commit.name}"
             )
+        self.passed = self.line[keep:] + self.passed
         del self.line[keep:]
         self.world.log(None, f"epoch {epoch} claims the run, from {base}")
 
@@ -298,9 +304,11 @@ class Observer:
         follows = before is None or before.uid == uid or before.name == saw.base
         self.check("one history", follows, f"{commit.name} of trainer {uid} does not follow from {before}")
         self.line.append(commit)
+        self.passed = []
         self.world.log(None, f"{commit.name} of epoch {commit.epoch} is published")
 
     def _removed(self, name: str, where: str) -> None:
+        self.passed = [commit for commit in self.passed if commit.name != name]
         at = [commit.name for commit in self.line]
         if name in at:
             kept = [each for each in at if each != name]

@@ -1,0 +1,24 @@
+"""The time by which a checkpoint keeps still: only what somebody looked on at counts.
+
+Between two looks far apart the agent may have stood still, its trainer beside it, or the trainer may have died in the
+middle of a save: that nothing changed meanwhile says nothing.
+"""
+
+from __future__ import annotations
+
+MOST = 1.0
+"""Seconds that a gap between two looks counts for at most: twice the usual one."""
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last: float | None = None
+
+    def look(self, now: float, *, over: bool = False) -> float:
+        """Seconds watched until this look. `now`: of a clock that counts a suspend. `over`: nobody is left who could
+        have changed anything, and since when is not known."""
+        if self._last is not None and not over:
+            self.seconds += max(0.0, min(now - self._last, MOST))
+        self._last = now
+        return self.seconds
