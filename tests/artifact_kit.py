@@ -132,10 +132,10 @@ async def pod(kit: Kit, run_id: str = "run-1", worker: str = "pod") -> Store:
     return Store(kit, agent)
 
 
-def flip(path: Path) -> None:
-    """One bit of it, in the middle."""
+def flip(path: Path, at: int | None = None) -> None:
+    """One bit of it, in the middle or there."""
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
+        file.seek(path.stat().st_size // 2 if at is None else at)
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,12 @@ from artifact_kit import Store as Pod
 from checkpoint_kit import RUN, put
 
 from relay_agent.artifacts.calls import FAR
-from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal, Store
+from relay_agent.artifacts.jobs import Archive, Kept, Put, Store
 from relay_agent.checkpoints.publish import Published
 from relay_agent.sending.child import Refused, told, work_for
 from relay_agent.sending.protocol import Failed
 from relay_agent.volume.volume import RunFolder
+from relaytui.archive.pack import Pack
 
 
 class Tell:
@@ -24,18 +26,18 @@ class Tell:
         self.phases: list[str] = []
         self.moved: list[tuple[int, int]] = []
         self.allow = allow
-        self._on = on
+        self.on = on
 
     def phase(self, name: str) -> None:
         self.phases.append(name)
-        self._on(name)
+        self.on(name)
 
     def progress(self, done: int, total: int) -> None:
         self.moved.append((done, total))
-        self._on(f"at {done}")
+        self.on(f"at {done}")
 
     def may(self, what: str) -> None:
-        self._on(f"may {what}")
+        self.on(f"may {what}")
         self.still(what)
 
     def still(self, what: str) -> None:
@@ -72,14 +74,14 @@ class Failing(Exception):  # noqa: N818 - what a child tells, raised
         self.failed = failed
 
 
-async def sealed(store: Store, checkpoint: Published) -> Archive:
-    found: Archive = await done(Seal(store, str(checkpoint.path), checkpoint.manifest_sha256))
-    return found
+def archive_of(checkpoint: Published) -> Archive:
+    """What it has to become, packed by hand."""
+    data = b"".join(Pack(checkpoint.path).chunks())
+    return Archive(hashlib.sha256(data).hexdigest(), len(data))
 
 
 async def sent(store: Store, checkpoint: Published, tell: Tell | None = None, *, final: bool = False) -> Kept:
-    archive = await sealed(store, checkpoint)
-    job = Put(store, str(checkpoint.path), checkpoint.manifest_sha256, archive, final)
+    job = Put(store, str(checkpoint.path), checkpoint.manifest_sha256, final)
     kept: Kept = await done(job, tell)
     return kept
 

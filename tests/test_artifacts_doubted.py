@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from artifact_kit import CHUNK, Store, content, flip, pod, sha, some
-from artifact_pod_kit import Failing, Tell, done, published, sealed, sent, where
+from artifact_pod_kit import Failing, Tell, archive_of, done, published, sent, where
 from checkpoint_kit import new_run
 from commander_kit import DEADLINE, FakeClock, Kit, running
 
@@ -132,7 +132,7 @@ async def test_a_pod_that_doubts_has_it_read_and_no_others(kit: Kit, state: Path
 async def test_a_restore_that_finds_it_spoilt_has_it_marked(kit: Kit, state: Path, tmp_path: Path) -> None:
     store, run = await pod(kit), new_run(tmp_path)
     checkpoint = published(run, 1, 50_000)
-    archive = await sealed(where(store), checkpoint)
+    archive = archive_of(checkpoint)
     kept = await sent(where(store), checkpoint)
     offers: Offers = await done(ListStored(where(store)))
     offer = offers.offers[0]

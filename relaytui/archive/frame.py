@@ -31,6 +31,11 @@ _READ = 256 << 10
 _GROUP = 8  # blocks given to the library at once
 
 
+def at_most(size: int) -> int:
+    """Bytes of the frame of `size` bytes that do not get smaller at all: what zstd's own bound has, and the ends."""
+    return size + (size >> 8) + 1_024
+
+
 def compressed(content: Iterable[bytes], size: int, workers: int = 1) -> Iterator[bytes]:
     """The frame of `content`, which is `size` bytes. How it is cut, and how many workers there are, changes nothing."""
     parameters = zstandard.ZstdCompressionParameters(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaytui.archive.errors import SourceChanged, Unpackable
-from relaytui.archive.frame import compressed
+from relaytui.archive.frame import at_most, compressed
 from relaytui.archive.names import MAX_DEPTH, MAX_FILES, Names
 from relaytui.archive.tar import BLOCK, END, header, padding
 
@@ -42,7 +42,7 @@ class Pack:
         """Looks at every file, and reads none. Unpackable, SourceChanged. `max_bytes`: of content, headers included."""
         self.folder = folder
         self.read_bytes = 0
-        """Bytes of content that the pass under way has read."""
+        """Bytes of its files that the pass under way has read."""
         with _opened(folder) as root:
             paths = sorted(names) if names is not None else sorted(_walk(root, ""))
             known = Names()
@@ -56,6 +56,9 @@ class Pack:
             len(header(member.path, member.size)) + member.size + -member.size % BLOCK for member in self.members
         )
         """Of the archive before it is compressed."""
+        self.file_bytes = sum(member.size for member in self.members)
+        self.most_bytes = at_most(self.content_bytes)
+        """Of the archive, whatever is in it."""
         if max_bytes is not None and self.content_bytes > max_bytes:
             raise Unpackable(f"{folder} cannot be archived: it has {self.content_bytes:,} bytes, over {max_bytes:,}")
 

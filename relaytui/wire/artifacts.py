@@ -36,6 +36,9 @@ class ArtifactKind(StrEnum):
 class BeginUpload(Struct, frozen=True):
     """`sha256` and `size` are of the bytes that will be sent; `manifest_sha256` of the checkpoint's manifest in them.
 
+    Without a `sha256` it is a checkpoint's archive that is made while it is sent: `size` is what that has at most, the
+    end (`FinishUpload`) says the rest, and one that the run has of the same manifest need not be sent again.
+
     `token` is that of the lease; an operator has none and gives none. `final`: it is what the run ends with; the newest
     such stays whatever else gives way.
     """
@@ -43,7 +46,7 @@ class BeginUpload(Struct, frozen=True):
     run_id: Id
     kind: ArtifactKind
     name: Id
-    sha256: Sha256
+    sha256: Sha256 | None
     size: Count
     epoch: Epoch = 0
     token: Token | None = None
@@ -78,6 +81,13 @@ class Began(Struct, frozen=True, omit_defaults=True):
     offset: int = 0
     stored: bool = False
     artifact: ArtifactRow | None = None
+
+
+class FinishUpload(Struct, frozen=True):
+    """What was sent, whole, by who sent it."""
+
+    sha256: Sha256
+    size: Count
 
 
 class Offset(Struct, frozen=True):

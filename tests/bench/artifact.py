@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relay_agent.artifacts import calls
-from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal, Store
+from relay_agent.artifacts.jobs import Kept, Put, Store
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
@@ -102,7 +102,7 @@ async def held(serving: Commander) -> Store:
 
 
 class Pod:
-    """Publishes a checkpoint that is new each time, and sends it as an agent does: hashed first, by its own child."""
+    """Publishes a checkpoint that is new each time, and sends it as an agent does, by a child of its own."""
 
     def __init__(self, store: Store, folder: RunFolder, source: Path, scratch: Path) -> None:
         self._store = store
@@ -115,9 +115,7 @@ class Pod:
     async def sent(self) -> Figures:
         done = await asyncio.to_thread(self._published, next(self._numbers))
         began = time.perf_counter()
-        seal = Seal(self._store, str(done.path), done.manifest_sha256)
-        archive = await calls.call(seal, Archive, cache=self._cache)
-        put = Put(self._store, str(done.path), done.manifest_sha256, archive, False)
+        put = Put(self._store, str(done.path), done.manifest_sha256, False)
         kept = await self._put(put)
         seconds = time.perf_counter() - began
         began = time.perf_counter()

@@ -15,8 +15,8 @@ from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
 from tests.faults.kills import BrokenPromiseError, Holder, Killing, campaign, told
 from tests.faults.store_rig import RUN, StoreRig
 
-PHASES = ("hashing", "uploading", "commit", "done")
-"""Of an upload, as a holder tells them: the packing, its beginning and its chunks, its end."""
+PHASES = ("uploading", "commit", "done")
+"""Of an upload, as a holder tells them: its beginning and its chunks, its end."""
 VICTIMS = ("agent", "child", "commander")
 
 

@@ -25,7 +25,7 @@ def say(word):
     os.write(1, word.encode() + b"\\n")
 
 data, other = some(10_000), some(9_000, 2)
-books = Books(Path(sys.argv[1]), keep=1)
+books = Books(Path(sys.argv[1]), keep=1, late=LATE)
 books.acquire()
 """.replace("TESTS", repr(str(Path(__file__).parent.parent)))
 
@@ -41,7 +41,7 @@ books.put(other, "step_1")
 upload = books.begin(data, "step_2").upload
 books.chunk(upload, 0, data)
 TRACED
-say(f"stored {books.finish(upload).id}")
+say(f"stored {books.finish(upload, data).id}")
 """
 
 DAMAGED = """
@@ -53,7 +53,7 @@ asyncio.run(books.store.damaged(row.sha256, "test"))
 upload = books.begin(data, "step_1").upload
 books.chunk(upload, 0, data)
 TRACED
-say(f"stored {books.finish(upload).id}")
+say(f"stored {books.finish(upload, data).id}")
 """
 
 BEGIN = """
@@ -62,11 +62,11 @@ say(books.begin(data, "step_1").upload)
 """
 
 
-def after(script: str, tmp_path: Path) -> list[tuple[Moment, Path]]:
+def after(script: str, tmp_path: Path, *, late: bool = False) -> list[tuple[Moment, Path]]:
     """Each moment, and a folder that holds what was left then."""
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    found = moments(COMMON + script, state)
+    found = moments(COMMON.replace("LATE", str(late)) + script, state)
     assert len(found) > 3, "it was seen at work"
     print(f"{found[-1].call} system calls, {len(found)} states of the files")
     return [(moment, moment.write(tmp_path / f"moment-{number}")) for number, moment in enumerate(found)]
@@ -115,11 +115,12 @@ def test_a_begin(tmp_path: Path) -> None:
             assert (begun.offset, books.rows()) == (0, [])
 
 
-def test_a_finish_and_what_gives_way_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_finish_and_what_gives_way_to_it(tmp_path: Path, late: bool) -> None:
     """Asked to finish again, or begun again, in turns."""
     found = set()
-    for number, (moment, folder) in enumerate(after(FINISH, tmp_path)):
-        with closing((books := Books(folder, keep=1)).db):
+    for number, (moment, folder) in enumerate(after(FINISH, tmp_path, late=late)):
+        with closing((books := Books(folder, keep=1, late=late)).db):
             is_whole(books, folder)
             names = [row.name for row in books.rows()]
             assert names in (["step_1"], ["step_2"])
@@ -128,7 +129,7 @@ def test_a_finish_and_what_gives_way_to_it(tmp_path: Path) -> None:
             books.acquire()
             uploads = list(books.store.uploads.coming)
             if number % 2 and uploads:
-                assert books.finish(uploads[0]).name == "step_2"
+                assert books.finish(uploads[0], DATA).name == "step_2"
             assert books.put(DATA, "step_2").name == "step_2"
             is_whole(books, folder)
             assert [row.name for row in books.rows()] == ["step_2"]

@@ -36,19 +36,11 @@ class Archive(Struct, frozen=True):
     size: int
 
 
-class Seal(StoreJob, frozen=True, tag="seal"):
-    """Read a published checkpoint and say what its archive is. Sends nothing. Result: `Archive`."""
+class Put(StoreJob, frozen=True, tag="put"):
+    """Send a published checkpoint, and its manifest beside it, from where an earlier try ended. Result: `Kept`."""
 
     folder: str
     manifest: str  # its SHA-256
-
-
-class Put(StoreJob, frozen=True, tag="put"):
-    """Send it, and its manifest beside it, from where an earlier try ended. Result: `Kept`."""
-
-    folder: str
-    manifest: str
-    archive: Archive
     final: bool
 
 
@@ -78,6 +70,7 @@ class Pull(StoreJob, frozen=True, tag="pull"):
 
 class Kept(Struct, frozen=True):
     artifact: int  # its number there
+    size: int  # bytes that it has there
     sent: int  # bytes that went over the network
     stored: bool  # True: nothing had to be sent, it was there
 

@@ -18,11 +18,12 @@ class StoreShown(Shown):
     def __init__(self, tell: Tells, clock: Clock) -> None:
         super().__init__(f"the upload to {STORE}", f"not all that should be is in {STORE}", tell, clock)
 
-    def kept(self, sealed: Sealed, kept: Kept, size: int, seconds: float) -> None:
-        self.arrived(sealed, size, kept.sent, seconds)
+    def kept(self, sealed: Sealed, kept: Kept, seconds: float) -> None:
+        self.arrived(sealed, kept.size, kept.sent, seconds)
         there = ", which had its bytes already" if kept.stored else ""
         words = f"{sealed.name} is artifact {kept.artifact} of {STORE}{there}"
-        data = {"name": sealed.name, "step": str(sealed.manifest.step), "id": str(kept.artifact), "bytes": str(size)}
+        step, number, size = str(sealed.manifest.step), str(kept.artifact), str(kept.size)
+        data = {"name": sealed.name, "step": step, "id": number, "bytes": size}
         self.say("stored", words, data, send=False)  # the commander tells it itself
 
     def attached(self, attached: Attached) -> None:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 
 from relay_agent.artifacts import calls
-from relay_agent.artifacts.jobs import Archive, Attach, Attached, Kept, Put, Seal, Store
+from relay_agent.artifacts.jobs import Attach, Attached, Kept, Put, Store
 from relay_agent.artifacts.noted import Entry, Noted
 from relay_agent.artifacts.shown import StoreShown
 from relay_agent.artifacts.wish import MAX_FILE, MAX_FILES, Wish
@@ -18,7 +18,6 @@ from relay_agent.checkpoints.manifest import Sealed
 from relay_agent.process import say
 from relay_agent.sending.schedule import Schedule
 from relay_agent.sending.sender import Call, Holder, Sender
-from relay_agent.sending.trouble import Trouble
 
 
 class Upkeep(Sender):
@@ -63,7 +62,7 @@ class Upkeep(Sender):
         for sealed in wanted:
             known = self._noted.of(sealed.sha256)
             marks = closing and final and sealed is wanted[-1]
-            if known is None or not known.artifact or (marks and not known.final):
+            if known is None or (marks and not known.final):
                 return sealed
         return None
 
@@ -74,27 +73,13 @@ class Upkeep(Sender):
 
     async def send(self, sealed: Sealed) -> None:
         self.shown.of(sealed, attempt=self._schedule.tries)
-        store, path, final = self._store(), str(sealed.path), self._final
-        known = self._noted.of(sealed.sha256)
-        if known is None:
-            archive = await self.work(Seal(store, path, sealed.sha256), Archive)
-            known = Entry(sealed.name, sealed.manifest.step, sealed.sha256, archive.sha256, archive.size)
-            await self._note(functools.partial(self._noted.sealed, known))
-        began = self._clock.boot()
-        try:
-            kept = await self.work(Put(store, path, sealed.sha256, known.archive, final), Kept)
-        except Trouble as trouble:
-            if trouble.code == "wrong_hash":
-                self._noted.forget(sealed.sha256)  # what the volume says of it is wrong, or it changed: read it again
-            raise
+        began, final = self._clock.boot(), self._final
+        kept = await self.work(Put(self._store(), str(sealed.path), sealed.sha256, final), Kept)
         self._schedule.done(self._clock.boot())
-        self.shown.kept(sealed, kept, known.size, self._clock.boot() - began)
-        at = self._clock.wall()
-        await self._note(lambda: self._noted.stored(sealed.sha256, kept.artifact, at, final=final))
-
-    async def _note(self, keep: Callable[[], None]) -> None:
+        self.shown.kept(sealed, kept, self._clock.boot() - began)
+        entry = Entry(sealed.name, sealed.manifest.step, sealed.sha256, kept.artifact, self._clock.wall(), final)
         try:
-            await asyncio.to_thread(keep)
+            await asyncio.to_thread(self._noted.stored, entry)
         except OSError as error:
             say(f"artifacts/stored.json cannot be written: {error.strerror or error}")
 

@@ -26,6 +26,7 @@ from relaytui.wire.artifacts import (
     Artifacts,
     BeginUpload,
     Deleted,
+    FinishUpload,
     Offset,
     Stored,
 )
@@ -84,7 +85,8 @@ class ArtifactRoutes:
 
     async def finish(self, request: web.Request, upload: str) -> web.Response:
         run_id = request.headers.get(RUN_HEADER) if request[ROLE] != "operator" else None
-        return answer(Stored(await self.core.artifacts.finish(upload, run_id)))
+        told = await body_of(request, FinishUpload) if request.can_read_body else None
+        return answer(Stored(await self.core.artifacts.finish(upload, run_id, told)))
 
     async def give_up(self, request: web.Request, upload: str) -> web.Response:
         await self.core.artifacts.give_up(upload)

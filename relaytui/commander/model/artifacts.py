@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, FinishUpload
 from relaytui.wire.errors import RelayError
 
 MAX_UNFINISHED = 8
@@ -17,7 +18,8 @@ MAX_ROWS = 2_000
 
 
 class Upload(Struct, frozen=True):
-    """An upload on its way. `pod`: by the holder of lease `epoch`; else an operator's."""
+    """An upload on its way. `pod`: by the holder of lease `epoch`; else an operator's. Without a `sha256` its end says
+    what it is, and `size` what it is at most."""
 
     upload: str
     run_id: str
@@ -34,6 +36,18 @@ class Upload(Struct, frozen=True):
     final: bool = False
 
 
+def as_told(upload: Upload, told: FinishUpload | None) -> Upload:
+    """What it is, by its end. RelayError 422 where that says too little, or something else than its beginning."""
+    if told is None and not upload.sha256:
+        raise RelayError("bad_field", "sha256 is missing", "it was begun without: say what was sent", status=422)
+    if told is None:
+        return upload
+    if told.size > upload.size or (upload.sha256 and told != FinishUpload(upload.sha256, upload.size)):
+        message = f"sha256, size: {told.sha256[:16]}… of {told.size} bytes is not what was begun"
+        raise RelayError("bad_field", message, "begin again with what it is now", status=422)
+    return replace(upload, sha256=told.sha256, size=told.size)
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """Bytes. `free`: on the disk, less what it is to keep and what uploads have announced and not sent yet."""
@@ -41,6 +55,11 @@ class Room:
     quota: int
     run_quota: int
     free: int
+
+
+def here(room: Room, size: int) -> Room:
+    """What is there already takes no room on the disk."""
+    return Room(room.quota, room.run_quota, max(room.free, size))
 
 
 def refuse(run_id: str, size: int, used: int, used_by_run: int, room: Room) -> RelayError | None:

@@ -14,7 +14,17 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from relaytui.commander.model.artifacts import MAX_ROWS, MAX_UNFINISHED, Room, Upload, gives_way, in_words, refuse
+from relaytui.commander.model.artifacts import (
+    MAX_ROWS,
+    MAX_UNFINISHED,
+    Room,
+    Upload,
+    as_told,
+    gives_way,
+    here,
+    in_words,
+    refuse,
+)
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.services import endings
 from relaytui.commander.services.artifact_readings import GONE, Readings
@@ -28,7 +38,7 @@ from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store.content import Content, Sight
 from relaytui.commander.store.reader import Reader
 from relaytui.commander.store.writer import Tx, Writer
-from relaytui.wire.artifacts import ArtifactRow, Began, BeginUpload
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Began, BeginUpload, FinishUpload
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import RelayError
 from relaytui.wire.proof import token_hash
@@ -72,7 +82,8 @@ class ArtifactStore:
         """`operator`: who it is, where it is one; else the token in `ask` has to be the live holder's.
 
         What is here already is read again first, where that is some time ago. RelayError 404 (no such run), 403 and 409
-        (not the live holder), 503 (`busy`: it is being read), 507 (`quota`, `store_full`, `too_many`).
+        (not the live holder), 422 (what cannot be begun without a hash), 503 (`busy`: it is being read), 507 (`quota`,
+        `store_full`, `too_many`).
         """
         hashed = b""
         if operator is None:
@@ -80,13 +91,17 @@ class ArtifactStore:
                 raise RelayError("bad_field", "token is missing", "a pod shows the lease's token", status=422)
             hashed = token_hash(ask.token)
         uploads, content, readings = self.uploads, self.content, self.readings
-        if await uploads.in_thread(lambda: content.has(ask.sha256, ask.size)) and await self._relay.run(
-            lambda tx: self._known_in(tx, ask, operator, hashed)
+        sha256, size = ask.sha256 or "", ask.size
+        if not sha256:
+            sha256, size = await self._relay.run(lambda tx: self._archive_in(tx, ask, operator, hashed))
+        told = replace(ask, sha256=sha256, size=size)
+        if await uploads.in_thread(lambda: content.has(sha256, size)) and await self._relay.run(
+            lambda tx: self._known_in(tx, told, operator, hashed)
         ):
-            await readings.see(ask.sha256, ask.size)
+            await readings.see(sha256, size)
         async with self.placing:
-            there = await uploads.in_thread(lambda: content.has(ask.sha256, ask.size))
-            there = there and await readings.believed(ask.sha256)
+            there = await uploads.in_thread(lambda: content.has(sha256, size))
+            there = there and await readings.believed(sha256)
             try:
                 await uploads.in_thread(content.prepare)
                 free = await uploads.in_thread(content.free)
@@ -95,7 +110,7 @@ class ArtifactStore:
             free -= self._reserve + sum(coming.left for coming in uploads.coming.values())
             room = Room(self.quota, self.run_quota, free)
             begun, gone, unused = await self._relay.run(
-                lambda tx: self._begin_in(tx, ask, operator, hashed, room, there=there)
+                lambda tx: self._begin_in(tx, told if there else ask, operator, hashed, room, there=there)
             )
             await self._drop(gone)
             await self._collect(unused)
@@ -105,12 +120,23 @@ class ArtifactStore:
         async with uploads.turn(coming):
             return Began(upload=begun.upload, offset=await self._offset(coming))
 
+    def _archive_in(self, tx: Tx, ask: BeginUpload, operator: str | None, hashed: bytes) -> tuple[str, int]:
+        """Hash and size of the archive that the run has of a checkpoint; an empty hash where it has none. RelayError as
+        `begin`."""
+        if ask.kind is not ArtifactKind.CHECKPOINT or ask.manifest_sha256 is None:
+            hint = "only a checkpoint, which its manifest_sha256 tells from others, may say at its end what it is"
+            raise RelayError("bad_field", "sha256 is missing", hint, status=422)
+        if operator is None and runs.get(tx, ask.run_id) is not None:
+            self._holder_in(tx, ask.run_id, ask.epoch, hashed)
+        row = store.of_manifest(tx, ask.run_id, ask.kind, ask.manifest_sha256)
+        return ("", ask.size) if row is None else (row.sha256, row.size)
+
     def _known_in(self, tx: Tx, ask: BeginUpload, operator: str | None, hashed: bytes) -> bool:
         """Whether its bytes, where they are here, need not be sent. A pod that knows a hash shows with it that it has
         the bytes of its own run, and of no other's. RelayError as `begin`."""
         if operator is None and runs.get(tx, ask.run_id) is not None:
             self._holder_in(tx, ask.run_id, ask.epoch, hashed)
-        known = store.of_content(tx, ask.sha256)
+        known = store.of_content(tx, ask.sha256 or "")
         own = operator is not None or any(row.run_id == ask.run_id for row in known)
         return own and not any(row.damaged for row in known)
 
@@ -124,27 +150,36 @@ class ArtifactStore:
             raise unknown_run(ask.run_id)
         by = self._holder_in(tx, ask.run_id, ask.epoch, hashed) if operator is None else operator
         upload = Upload(
-            secrets.token_hex(16), ask.run_id, ask.kind, ask.name, ask.sha256, ask.size, at, by, pod,
+            secrets.token_hex(16), ask.run_id, ask.kind, ask.name, ask.sha256 or "", ask.size, at, by, pod,
             ask.epoch if pod else run.epoch, ask.step, ask.manifest_sha256, ask.final,
         )  # fmt: skip
-        begun = store.begun(tx, ask.run_id, ask.kind, ask.name, ask.sha256, pod)
+        gone = list[str]()
+        begun = store.begun(tx, ask.run_id, ask.kind, ask.name, upload.sha256, pod)
         if there and self._known_in(tx, ask, operator, hashed):
-            gone = list[str]()
-            if begun is not None:
-                store.drop_upload(tx, begun.upload)
-                gone.append(begun.upload)
-            if store.same(tx, ask.run_id, ask.kind, ask.name, ask.sha256) is None:
+            gone += self._dropped_in(tx, begun)
+            if store.same(tx, ask.run_id, ask.kind, ask.name, upload.sha256) is None:
                 gone += self._refuse_more(tx, upload, here(room, ask.size))
             row, unused = self._add_in(tx, upload, at, "its bytes were here already")
             return row, gone, unused
+        if begun is not None and not begun.sha256 and begun.manifest_sha256 != ask.manifest_sha256:
+            gone += self._dropped_in(tx, begun)  # of another checkpoint, which had that name before
+            begun = None
         if begun is not None:
             if begun.size != ask.size:
                 raise RelayError(
                     "bad_field", f"size: begun with {begun.size} bytes", "one sha256, one size", status=422
                 )
             return store.save_upload(tx, replace(upload, upload=begun.upload)), [], []
-        gone = self._refuse_more(tx, upload, room)
+        gone += self._refuse_more(tx, upload, room)
         return store.save_upload(tx, upload), gone, []
+
+    @staticmethod
+    def _dropped_in(tx: Tx, begun: Upload | None) -> list[str]:
+        """The upload that is given up."""
+        if begun is None:
+            return []
+        store.drop_upload(tx, begun.upload)
+        return [begun.upload]
 
     def _refuse_more(self, tx: Tx, upload: Upload, room: Room) -> list[str]:
         """RelayError where there is no room for it. Uploads that were dropped for it: nobody goes on with those that a
@@ -180,8 +215,9 @@ class ArtifactStore:
         except OSError as error:
             raise store_failed(error) from None
 
-    async def finish(self, upload_id: str, run_id: str | None = None) -> ArtifactRow:
-        """Once all bytes are there. Asked again after its answer was lost, the same row; `run_id`: only of that run.
+    async def finish(self, upload_id: str, run_id: str | None = None, told: FinishUpload | None = None) -> ArtifactRow:
+        """Once all bytes are there; where it was begun without their hash they are `told`. Asked again after its answer
+        was lost, the same row; `run_id`: only of that run.
 
         UploadRefused `incomplete` (409), `wrong_hash` (422: the upload is gone then). RelayError as `begin`.
         """
@@ -192,21 +228,21 @@ class ArtifactStore:
         coming = self.uploads.get(upload_id)
         try:
             async with self.uploads.turn(coming):
-                return await self._finish(coming)
+                return await self._finish(coming, as_told(coming.upload, told))
         except OSError as error:
             raise store_failed(error) from None
 
-    async def _finish(self, coming: Coming) -> ArtifactRow:
-        upload, part, in_thread = coming.upload, coming.part, self.uploads.in_thread
+    async def _finish(self, coming: Coming, upload: Upload) -> ArtifactRow:
+        part, in_thread = coming.part, self.uploads.in_thread
         at = await self.uploads.offset(coming)
-        if at != upload.size:
+        if at < upload.size:
             message = f"{at} of {upload.size} bytes are here"
             raise UploadRefused("incomplete", message, "send the rest first", 409, at)
         if upload.size == 0:
             await in_thread(lambda: part.write(b""))
         while await in_thread(part.hash_more):
             pass
-        if not hmac.compare_digest(part.digest(), upload.sha256):
+        if at > upload.size or not hmac.compare_digest(part.digest(), upload.sha256):
             await self.drop(coming)
             hint = "did the file change meanwhile? Begin again"
             raise UploadRefused("wrong_hash", f"what came is not {upload.sha256[:16]}…", hint, 422, 0)
@@ -389,11 +425,6 @@ class ArtifactStore:
         if row.step is not None:
             data["step"] = str(row.step)
         history.add_event(tx, self._clock.wall(), kind, by, message, row.run_id, row.epoch, data)
-
-
-def here(room: Room, size: int) -> Room:
-    """What is there already takes no room on the disk."""
-    return Room(room.quota, room.run_quota, max(room.free, size))
 
 
 def unknown_artifact(artifact: int) -> RelayError:

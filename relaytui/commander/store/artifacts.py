@@ -20,6 +20,10 @@ _SAME = select(
     "artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? AND name = ? AND sha256 = ? ORDER BY id DESC LIMIT 1"
 )
 _OF_CONTENT = select("artifacts", COLUMNS, "WHERE sha256 = ? ORDER BY id")
+_OF_MANIFEST = select(
+    "artifacts", COLUMNS,
+    "WHERE run_id = ? AND kind = ? AND manifest_sha256 = ? AND damaged = '' ORDER BY id DESC LIMIT 1",
+)  # fmt: skip
 _OF_KIND = select("artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? ORDER BY id DESC")
 _CHECKPOINTS = select("artifacts", COLUMNS, "WHERE kind = ? AND step IS NOT NULL ORDER BY id")
 _OF_NAME = select("artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? AND name = ? ORDER BY id DESC")
@@ -55,6 +59,11 @@ def of_upload(tx: Tx, upload: str) -> ArtifactRow | None:
 
 def same(tx: Tx, run_id: str, kind: ArtifactKind, name: str, sha256: str) -> ArtifactRow | None:
     return _one(tx, _SAME, run_id, kind, name, sha256)
+
+
+def of_manifest(tx: Tx, run_id: str, kind: ArtifactKind, manifest: str) -> ArtifactRow | None:
+    """The newest that is thought whole."""
+    return _one(tx, _OF_MANIFEST, run_id, kind, manifest)
 
 
 def of_content(tx: Tx, sha256: str) -> list[ArtifactRow]:

@@ -92,8 +92,9 @@ _HASHES = """
   SELECT run_id FROM attempts WHERE typeof(token_hash) <> 'blob' OR length(token_hash) <> 32 OR typeof(salt) <> 'blob'
 """
 _NO_FILE = """
-  SELECT run_id FROM {} WHERE length(sha256) <> 64 OR sha256 GLOB '*[^0-9a-f]*'
+  SELECT run_id FROM {} WHERE (length(sha256) <> 64 OR sha256 GLOB '*[^0-9a-f]*') AND NOT ({})
 """
+_TOLD_LATER = "sha256 = '' AND kind = 'checkpoint' AND manifest_sha256 IS NOT NULL"
 _NO_UPLOAD = "SELECT run_id FROM uploads WHERE length(upload) <> 32 OR upload GLOB '*[^0-9a-f]*'"
 _IMPOSSIBLE: dict[str, dict[str, str]] = {
     # What the code relies on, and no transaction of it ever leaves behind.
@@ -102,8 +103,8 @@ _IMPOSSIBLE: dict[str, dict[str, str]] = {
         "a run's epoch is below its lease's": _EPOCHS,
         "a run and its lease contradict each other": _HELD,
         "a token's hash is none": _HASHES,
-        "an artifact's sha256 is none": _NO_FILE.format("artifacts"),
-        "an upload's sha256 is none": _NO_FILE.format("uploads"),
+        "an artifact's sha256 is none": _NO_FILE.format("artifacts", "0"),
+        "an upload's sha256 is none": _NO_FILE.format("uploads", _TOLD_LATER),
         "an upload's id is none": _NO_UPLOAD,
     },
     "telemetry": {},

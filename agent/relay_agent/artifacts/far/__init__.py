@@ -1,6 +1,6 @@
 """What the child process does at the artifact store: the only part that packs, sends and extracts."""
 
-from relay_agent.artifacts.jobs import Attach, ListStored, Pull, Put, Seal
+from relay_agent.artifacts.jobs import Attach, ListStored, Pull, Put
 
-JOBS = Seal | Put | Attach | ListStored | Pull
-WORK = {Seal: "send.seal", Put: "send.put", Attach: "attach.attach", ListStored: "fetch.offers", Pull: "fetch.pull"}
+JOBS = Put | Attach | ListStored | Pull
+WORK = {Put: "send.put", Attach: "attach.attach", ListStored: "fetch.offers", Pull: "fetch.pull"}

@@ -1,14 +1,14 @@
-"""Sending: what a checkpoint's archive is, and its bytes, from wherever the other side has come to.
+"""Sending: a checkpoint's archive, made while it is sent, from wherever the other side has come to.
 
-The archive is made twice, once to be hashed and once to be sent, and kept nowhere: a pod's own disk need not hold a
-second copy of a checkpoint that may be as large as it is, and the packing is behind the network's speed nearly always
-(`make bench`, `artifact`). It is the same both times (`relaytui.archive`); were it not, the commander would say so.
+It is hashed on its way, and kept nowhere: a pod's own disk need not hold a second copy of a checkpoint that may be as
+large as it is. Made again it is the same (`relaytui.archive`), so one that broke off goes on where it was; were it not,
+the commander would say so at the end.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -16,13 +16,21 @@ from typing import Protocol
 
 from relay_agent.artifacts.far.commander import BROKEN, Commander, unreachable
 from relay_agent.artifacts.far.failures import StoreRefused
-from relay_agent.artifacts.jobs import Archive, Kept, Put, Seal
+from relay_agent.artifacts.jobs import Kept, Put
 from relay_agent.checkpoints.manifest import MANIFEST, Sealed, Torn, read
 from relay_agent.checkpoints.receiving import manifest_of
 from relay_agent.sending.child import Tell
 from relay_agent.sending.trouble import Trouble
 from relaytui.archive.pack import Pack
-from relaytui.wire.artifacts import OFFSET_HEADER, ArtifactKind, Began, BeginUpload, Offset, Stored
+from relaytui.wire.artifacts import (
+    OFFSET_HEADER,
+    ArtifactKind,
+    Began,
+    BeginUpload,
+    FinishUpload,
+    Offset,
+    Stored,
+)
 
 CHUNK = 8 << 20
 """Bytes of one request. The commander makes each durable before it answers; two are in memory."""
@@ -35,26 +43,14 @@ by its hash."""
 
 
 class Source(Protocol):
-    """What is sent. `chunk(offset)`: the bytes from there, as many as go into one request; `end` ends its threads."""
-
-    size: int
+    """What is sent. `chunk(offset)`: the bytes from there, as many as go into one request, none at the end; `sent` is
+    called with how far they are there. `whole`: what all of it was, where nobody knew before. `end` ends its threads.
+    """
 
     def chunk(self, offset: int) -> memoryview: ...
+    def sent(self, offset: int) -> None: ...
+    def whole(self) -> FinishUpload | None: ...
     def end(self) -> None: ...
-
-
-def seal(job: Seal, tell: Tell) -> Archive:
-    pack = _pack(job.folder, job.manifest, job.store.run_id)
-    tell.phase("hashing")
-    digest, size = sha256(), 0
-    with ThreadPoolExecutor(1, "hash") as pool:
-        hashing = pool.submit(digest.update, b"")
-        for piece in pack.chunks(WORKERS):
-            hashing.result()  # the next piece is made while one is hashed, and no more of them
-            hashing = pool.submit(digest.update, piece)
-            size += len(piece)
-            tell.progress(pack.read_bytes, pack.content_bytes)
-    return Archive(digest.hexdigest(), size)
 
 
 def put(job: Put, tell: Tell) -> Kept:
@@ -67,54 +63,39 @@ def put(job: Put, tell: Tell) -> Kept:
         store.run_id, ArtifactKind.FILE, MANIFESTS, job.manifest, len(data), store.epoch, store.token, step,
         job.manifest, job.final,
     )  # fmt: skip
+    pack = Pack(folder, [MANIFEST, *(file.path for file in sealed.manifest.files)])
     archive = BeginUpload(
-        store.run_id, ArtifactKind.CHECKPOINT, name, job.archive.sha256, job.archive.size, store.epoch, store.token,
-        step, job.manifest, job.final,
+        store.run_id, ArtifactKind.CHECKPOINT, name, None, pack.most_bytes, store.epoch, store.token, step,
+        job.manifest, job.final,
     )  # fmt: skip
     with Commander(store) as commander:
         tell.phase("uploading")
         upload(commander, about, Whole(data), tell)
-        return upload(
-            commander, archive, _Packed(folder, sealed, job.archive.size, tell), tell, tell.progress, store.finish
-        )
+        return upload(commander, archive, _Packed(pack, tell), tell, store.finish)
 
 
-Progress = Callable[[int, int], None]
-
-
-def _silent(done: int, total: int) -> None:
-    """Of what is too small to be shown."""
-
-
-def upload(
-    commander: Commander,
-    about: BeginUpload,
-    source: Source,
-    tell: Tell,
-    progress: Progress = _silent,
-    finish: float = 60.0,
-) -> Kept:
+def upload(commander: Commander, about: BeginUpload, source: Source, tell: Tell, finish: float = 60.0) -> Kept:
     """All of one thing, from where an earlier try ended. Trouble."""
-    began = commander.ask("POST", PATH, Began, about)
-    if began.stored and began.artifact is not None:
-        return Kept(began.artifact.id, 0, True)
-    sending = _Sending(commander, f"{PATH}/{began.upload}", source, progress)
     try:
+        began = commander.ask("POST", PATH, Began, about)
+        if began.stored and began.artifact is not None:
+            return Kept(began.artifact.id, began.artifact.size, 0, True)
+        sending = _Sending(commander, f"{PATH}/{began.upload}", source)
         sending.work(began.offset)
-        if progress is not _silent:
+        if about.sha256 is None:
             tell.phase("commit")
         tell.may("finish")
         stored = _finished(commander, f"{PATH}/{began.upload}", tell, finish, sending)
     finally:
         source.end()
-    return Kept(stored.artifact.id, sending.sent, False)
+    return Kept(stored.artifact.id, stored.artifact.size, sending.sent, False)
 
 
 def _finished(commander: Commander, path: str, tell: Tell, timeout: float, sending: _Sending) -> Stored:
     for _ in range(3):
         tell.still("finish")
         try:
-            return commander.ask("POST", f"{path}/finish", Stored, timeout=timeout)
+            return commander.ask("POST", f"{path}/finish", Stored, sending.source.whole(), timeout=timeout)
         except StoreRefused as refused:
             if refused.code != "incomplete" or refused.offset is None:
                 raise
@@ -124,22 +105,20 @@ def _finished(commander: Commander, path: str, tell: Tell, timeout: float, sendi
 
 
 class _Sending:
-    def __init__(self, commander: Commander, path: str, source: Source, progress: Progress) -> None:
+    def __init__(self, commander: Commander, path: str, source: Source) -> None:
+        self.source = source
         self._commander = commander
         self._path = path
-        self._source = source
-        self._progress = progress
         self._failed = 0
         self.sent = 0
 
     def work(self, offset: int) -> None:
         """Until all of it is there."""
-        size = self._source.size
-        self._progress(offset, size)
-        while offset < size:
+        self.source.sent(offset)
+        while data := self.source.chunk(offset):
             before = offset
             try:
-                offset = self._send(offset)
+                offset = self._send(offset, data)
             except StoreRefused as refused:
                 if refused.kind == "permanent" or refused.code == "unknown_upload":
                     raise
@@ -150,10 +129,9 @@ class _Sending:
                 offset = self._commander.ask("GET", self._path, Offset).offset
             if offset > before:
                 self._failed = 0
-                self._progress(offset, size)
+                self.source.sent(offset)
 
-    def _send(self, offset: int) -> int:
-        data = self._source.chunk(offset)
+    def _send(self, offset: int, data: memoryview) -> int:
         at = self._commander.once("PATCH", self._path, Offset, data, headers={OFFSET_HEADER: str(offset)}).offset
         self.sent += max(0, at - offset)
         return at
@@ -168,11 +146,16 @@ class Whole:
     """Bytes that are in memory."""
 
     def __init__(self, data: bytes) -> None:
-        self.size = len(data)
         self._data = memoryview(data)
 
     def chunk(self, offset: int) -> memoryview:
         return self._data[offset : offset + CHUNK]
+
+    def sent(self, offset: int) -> None:
+        """It is too small to be shown."""
+
+    def whole(self) -> None:
+        """That was said when it was begun."""
 
     def end(self) -> None:
         pass
@@ -181,13 +164,13 @@ class Whole:
 class _Packed:
     """An archive that is made while it is sent: the next chunk is, while one is on its way."""
 
-    def __init__(self, folder: Path, sealed: Sealed, size: int, tell: Tell) -> None:
-        self.size = size
+    def __init__(self, pack: Pack, tell: Tell) -> None:
         self._tell = tell
-        self._pack = Pack(folder, _names(sealed))
+        self._pack = pack
         self._pool = ThreadPoolExecutor(1, "pack")
         self._pieces: Iterator[bytes] = iter(())
         self._rest = memoryview(b"")
+        self._digest, self._size = sha256(), 0
         self._at = -1
         self._now: memoryview = memoryview(b"")
         self._next: Future[memoryview] | None = None
@@ -199,8 +182,6 @@ class _Packed:
             self._begin(offset)
         assert self._next is not None
         self._at, self._now = offset, self._next.result()
-        if not self._now:
-            raise Trouble("changed", "the archive is shorter than it was: the checkpoint changed meanwhile")
         self._next = self._pool.submit(self._make, CHUNK)
         return self._now
 
@@ -209,6 +190,7 @@ class _Packed:
         if self._next is not None:
             self._next.exception()
         self._pieces, self._rest = self._pack.chunks(WORKERS), memoryview(b"")
+        self._digest, self._size = sha256(), 0
         if offset:
             self._tell.phase("hashing")
             self._pool.submit(self._skip, offset).result()
@@ -219,10 +201,10 @@ class _Packed:
         skipped = 0
         while skipped < offset and (made := self._make(min(CHUNK, offset - skipped))):
             skipped += len(made)
-            self._tell.progress(skipped, offset)
+            self.sent(skipped)
 
     def _make(self, count: int) -> memoryview:
-        """The next `count` bytes; fewer at the end alone."""
+        """The next `count` bytes, hashed; fewer at the end alone."""
         made, have = bytearray(count), 0
         while have < count:
             piece = self._rest or memoryview(next(self._pieces, b""))
@@ -232,7 +214,20 @@ class _Packed:
             made[have : have + used] = piece[:used]
             self._rest = piece[used:]
             have += used
-        return memoryview(made)[:have]
+        whole = memoryview(made)[:have]
+        self._digest.update(whole)
+        self._size += have
+        return whole
+
+    def sent(self, offset: int) -> None:
+        """Told in bytes of the files in it: how many it will be is not known yet."""
+        self._tell.progress(self._pack.read_bytes, self._pack.file_bytes)
+
+    def whole(self) -> FinishUpload:
+        """Once `chunk` was empty."""
+        if self._next is not None:
+            self._next.exception()
+        return FinishUpload(self._digest.hexdigest(), self._size)
 
     def end(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -244,11 +239,3 @@ def _sealed(folder: Path, manifest: str, run_id: str) -> Sealed:
     if sealed.sha256 != manifest:
         raise Torn("another checkpoint has its name by now")
     return sealed
-
-
-def _names(sealed: Sealed) -> list[str]:
-    return [MANIFEST, *(file.path for file in sealed.manifest.files)]
-
-
-def _pack(folder: str, manifest: str, run_id: str) -> Pack:
-    return Pack(Path(folder), _names(_sealed(Path(folder), manifest, run_id)))
