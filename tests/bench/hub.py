@@ -37,7 +37,7 @@ REPO, TOKEN = "relay/bench", "hf_write"
 STEP = 100_000
 """Additions in a step of the trainer beside it: some milliseconds."""
 ALONE = 5.0
-"""Seconds that the trainer steps alone."""
+"""Seconds that the trainer steps alone before a sync, and as many after it: a machine's own rate may drift."""
 PATIENCE = 300.0
 MB = 1e6
 BARE = Path(__file__).with_name("bare")
@@ -72,14 +72,19 @@ def run(setting: Setting) -> list[Row]:
 
     def relay() -> Figures:
         with hub() as serving, peak_of_children() as peak:
-            return synced(serving, source, setting.folder) | {"peak_mb": peak() / MB}
+            seconds = synced(serving, source, setting.folder)
+            whole(serving)
+            return {"mb_per_s": FILES * SIZE / MB / seconds, "peak_mb": peak() / MB}
 
     def beside() -> Figures:
         """What a pod's own part of a sync takes from its trainer. The Hub is no part of a pod: the one here gets a
         processor only where nobody else wants it (SCHED_IDLE), and memory and disk are all that it shares."""
-        with hub(idle=True) as serving, trainer() as steps:
-            synced(serving, source, setting.folder)
-            return {"per_second": steps()}
+        with hub(idle=True) as serving, trainer() as rate:
+            before = rate(lambda: time.sleep(ALONE))
+            beside = rate(lambda: synced(serving, source, setting.folder))
+            after = rate(lambda: time.sleep(ALONE))
+            whole(serving)
+            return {"per_second": beside, "alone": (before + after) / 2}
 
     rows: list[Row] = []
     if setting.wants(*ROWS[:2]):
@@ -88,8 +93,8 @@ def run(setting: Setting) -> list[Row]:
         rows.append(measured(ROWS[0], "MB/s", samples.of("relay", "mb_per_s"), own, Goal(ratio_at_least=0.9)))
         rows.append(measured(ROWS[1], "MB", samples.of("relay", "peak_mb"), None, Goal(at_most=100)))
     if setting.wants(ROWS[2]):
-        samples = interleave({"alone": alone, "beside a sync": beside}, setting)
-        without = Yardstick("steps/s without a sync", samples.of("alone", "per_second"))
+        samples = interleave({"beside a sync": beside}, setting)
+        without = Yardstick("steps/s before and after", samples.of("beside a sync", "alone"))
         rows.append(
             measured(ROWS[2], "steps/s", samples.of("beside a sync", "per_second"), without, Goal(ratio_at_least=0.97))
         )
@@ -112,8 +117,8 @@ def saved(folder: Path) -> Path:
     return done.path
 
 
-def synced(serving: RemoteHub, source: Path, folder: Path) -> Figures:
-    """As an agent does it, in its child process."""
+def synced(serving: RemoteHub, source: Path, folder: Path) -> float:
+    """As an agent does it, in its child process. Seconds."""
     manifest = read(source).manifest
     told = layout.RunFile(
         layout.VERSION, manifest.run_id, manifest.mode, manifest.name, manifest.step, manifest.epoch, manifest.seq, 1,
@@ -126,9 +131,14 @@ def synced(serving: RemoteHub, source: Path, folder: Path) -> Figures:
     began = time.perf_counter()
     sent: Sent = asyncio.run(calls.call(job, Sent, cache=str(folder / "cache"), may=lambda what: PATIENCE))
     took = time.perf_counter() - began
-    if sent.stored or serving.verify(REPO):
-        raise BenchError(f"{sent}: {serving.verify(REPO)}")
-    return {"mb_per_s": manifest.total_bytes / MB / took}
+    if sent.stored:
+        raise BenchError(f"nothing was sent: {sent}")
+    return took
+
+
+def whole(serving: RemoteHub) -> None:
+    if found := serving.verify(REPO):
+        raise BenchError(f"the Hub has what is not whole: {found}")
 
 
 @contextmanager
@@ -156,27 +166,29 @@ def peak_of_children() -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def trainer() -> Iterator[Callable[[], float]]:
-    """Steps; asked once, it says how many a second."""
+def trainer() -> Iterator[Callable[[Callable[[], object]], float]]:
+    """How many steps a second it makes while something is done."""
     argv = [sys.executable, "-I", str(BARE / "spin.py"), str(STEP)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        told, asked = process.stdout, process.stdin
+        assert told is not None
+        assert asked is not None
+        told.readline()
 
-        def steps() -> float:
-            said, _ = process.communicate(timeout=PATIENCE)
-            return float(json.loads(said)["per_second"])
+        def now() -> tuple[int, float]:
+            asked.write(b"\n")
+            asked.flush()
+            said = json.loads(told.readline())
+            return said["steps"], said["at"]
+
+        def rate(work: Callable[[], object]) -> float:
+            (first, began), _, (last, ended) = now(), work(), now()
+            return (last - first) / (ended - began)
 
         try:
-            yield steps
+            yield rate
         finally:
             process.kill()
-
-
-def alone() -> Figures:
-    with trainer() as steps:
-        time.sleep(ALONE)
-        return {"per_second": steps()}
 
 
 BENCH = Bench("hub", f"a checkpoint of {FILES * SIZE >> 30} GB goes to a Hub on this machine", ROWS, run)

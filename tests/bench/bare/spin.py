@@ -1,8 +1,9 @@
-"""A trainer that only steps: one processor's work, and how much of it was done.
+"""A trainer that only steps: one processor's work.
 
     python -I tests/bench/bare/spin.py STEP
 
-STEP: additions in a step. Says that it is there, steps until its stdin ends, and then says how many steps a second.
+STEP: additions in a step. Says that it is there, and for each line on stdin how many steps it made by when, in seconds
+of its own clock; ends when stdin does.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import time
 
 def main(size: int) -> None:
     print(json.dumps({"ready": True}), flush=True)
-    steps, began = 0, time.perf_counter()
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    steps = 0
+    while True:
+        if select.select([sys.stdin], [], [], 0)[0]:
+            if not sys.stdin.buffer.raw.read(1):
+                return
+            print(json.dumps({"steps": steps, "at": time.perf_counter()}), flush=True)
         sum(range(size))
         steps += 1
-    print(json.dumps({"per_second": steps / (time.perf_counter() - began)}), flush=True)
 
 
 if __name__ == "__main__":
