@@ -98,6 +98,12 @@ def test_so_is_who_is_known_to_answer_the_file_whoever_handles_sigterm_around_it
     assert waits(sigterm=True, answers=True, takes_after=1, publishes_after=3) == (3.0, [], True)
 
 
+def test_who_answered_the_file_before_has_its_grace_to_come_to_it_again() -> None:
+    """A step may take longer than a minute; and what is said of who never looks is not said of it."""
+    assert waits(answers=True, takes_after=30, publishes_after=32) == (32.0, [], True)
+    assert waits(answers=True, sigterm=True) == (GRACE, [], True)
+
+
 def test_nobody_waits_long_for_who_does_not_look_for_the_file() -> None:
     assert waits() == (HEED, ["order.unheeded"], True)
     assert waits(grace=2.0) == (2.0, ["order.unheeded"], True), "who has less time to save has less time to heed"

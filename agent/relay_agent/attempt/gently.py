@@ -43,13 +43,16 @@ class Gently:
         it is to be dead, on the boot clock: what handles no SIGTERM can do no more with it, so its grace began here."""
         began = self._clock.boot()
         handles = await self._saver.knows_sigterm()
-        if not handles or (self._answers() and await self._saver.took_the_wish()):
-            await self._ask_first()
+        known = self._answers() and await self._saver.took_the_wish()
+        if known or not handles:
+            await self._ask_first(known)
         return math.inf if handles else began + self._grace + LAST
 
-    async def _ask_first(self) -> None:
+    async def _ask_first(self, known: bool) -> None:
+        """`known`: it looks for the file, though one of its steps may take long."""
         say("the trainer is to stop, and is asked for a checkpoint first")
         wish = await Wish.of(self._saver, self._clock)
+        wish.heeded = wish.heeded or known
         asked = self._clock.boot()
         if await wish.came_true(lambda: asked + min(HEED, self._grace), self._hurried) or self._hurried():
             return
