@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import Signals
 from types import SimpleNamespace
 from typing import Any
 
@@ -228,6 +230,20 @@ async def test_a_refusal_is_said_on_the_pod_too(capsys: pytest.CaptureFixture[st
     scene.give(3, OrderKind.SAVE)
     assert capsys.readouterr().err.splitlines()[-1] == "relay-agent: refused to save: the trainer has exited"
     assert [accepted for _, accepted in scene.answers] == [False, True, False]
+
+
+async def test_a_save_is_answered_where_the_system_shows_no_processes(tmp_path: Path) -> None:
+    """Whoever ordered it would wait for ever."""
+
+    def signal(number: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    scene = Scene()
+    scene.orders.trainer_is_up(SimpleNamespace(signal=signal), tmp_path / ".save-now", Signals.SIGUSR1)  # type: ignore[arg-type]
+    scene.give(1, OrderKind.SAVE)
+    await asyncio.gather(*scene.tasks)
+    assert scene.answers == [("save", True)]
+    assert (tmp_path / ".save-now").exists(), "the other way is gone all the same"
 
 
 async def test_a_running_agent_says_when(capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,12 +200,9 @@ class Orders:
         if self.on_save is not None:
             self.on_save()
         if self._signal is not None:
-            reached = await asyncio.to_thread(trainer.signal, self._signal)
+            reached, said = await _signalled(trainer, self._signal)
             asked = reached > 0
-            name, processes = self._signal.name, counted(reached, "process", "processes")
-            words.append(
-                f"{name} sent to {processes} of the trainer" if asked else f"nothing of the trainer handles {name}"
-            )
+            words.append(said)
         try:
             async with asyncio.timeout(VOLUME_ANSWERS):
                 await asyncio.to_thread(_ask_by_file, self._file)
@@ -228,6 +225,17 @@ class Orders:
         answer = self._answers[order.order_id]
         if answer is not None:
             self._link.acknowledge(order, answer.accepted, clean(answer.message, 300))
+
+
+async def _signalled(trainer: Supervised, signal: Signals) -> tuple[int, str]:
+    """How many processes of it heard that, and in words."""
+    try:
+        reached = await asyncio.to_thread(trainer.signal, signal)
+    except OSError as error:
+        return 0, f"{signal.name} could not be sent: {error.strerror or error}"
+    if not reached:
+        return 0, f"nothing of the trainer handles {signal.name}"
+    return reached, f"{signal.name} sent to {counted(reached, 'process', 'processes')} of the trainer"
 
 
 def _ask_by_file(file: Path) -> None:
