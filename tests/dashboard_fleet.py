@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
 
+import pytest
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
 from relaytui.client.answers import RunDetail
@@ -203,3 +205,12 @@ def scripted(commander: ScriptedCommander) -> None:
     commander.answers["GET", f"/api/runs/{name}"] = (200, RunDetail(NOW, RUNS[0], ATTEMPTS, CHECKPOINTS))
     commander.answers["GET", f"/api/runs/{name}/series"] = (200, {"metric": "loss", "points": POINTS})
     commander.answers["GET", f"/api/runs/{name}/log"] = (200, {"lines": []})
+
+
+@pytest.fixture
+async def commander() -> AsyncIterator[ScriptedCommander]:
+    """One that has this fleet."""
+    made = await ScriptedCommander().start()
+    scripted(made)
+    yield made
+    await made.stop()

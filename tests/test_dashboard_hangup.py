@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from dashboard_fleet import scripted
+from dashboard_fleet import commander
 from scripted_commander import NOW, ScriptedCommander, until
 
 from relaytui.wire.feed import Lines
+
+__all__ = ["commander"]
 
 SCRIPT = """\
 import sys
@@ -86,14 +88,6 @@ class Pty:
         self.process.kill()
         self.close()
         self.process.wait()
-
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
 
 
 @contextlib.asynccontextmanager

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from dashboard_fleet import scripted
+from dashboard_fleet import commander
 from dashboard_rig import Rig, dashboard
 from scripted_commander import ScriptedCommander
 
 from relaytui.dashboard.actions import ACTIONS, key_names
 from relaytui.dashboard.widgets.table import Table
 
+__all__ = ["commander"]
+
 ENDED = "sft-baseline"
-
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
 
 
 def parts(rig: Rig) -> dict[str, str]:

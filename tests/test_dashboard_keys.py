@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
-from dashboard_fleet import scripted
+from dashboard_fleet import commander
 from dashboard_rig import Rig, dashboard
 from scripted_commander import ScriptedCommander
 from textual import events
 from textual.widgets import Input
 
+__all__ = ["commander"]
+
 NAMES = {"/": "slash"}
-
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
 
 
 def burst(rig: Rig, *keys: str) -> None:

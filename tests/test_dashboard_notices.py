@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
-import pytest
-from dashboard_fleet import run, scripted
+from dashboard_fleet import commander, run
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
@@ -17,13 +14,7 @@ from relaytui.dashboard.session import Opened
 from relaytui.wire.feed import Beat, RunChanged
 from relaytui.wire.status import RunStatus
 
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
+__all__ = ["commander"]
 
 
 async def test_an_empty_commander_says_what_to_do_next(commander: ScriptedCommander) -> None:

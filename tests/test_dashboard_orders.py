@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from dashboard_fleet import RUNS, scripted
+from dashboard_fleet import RUNS, commander
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander
 from test_dashboard_acts import NAME, ask
@@ -15,13 +13,7 @@ from relaytui.dashboard.screens.dialogs import Dialog
 from relaytui.wire.rows import OrderRow
 from relaytui.wire.status import OrderKind
 
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
+__all__ = ["commander"]
 
 
 @pytest.mark.parametrize(("key", "kind"), [("u", "sync"), ("s", "save"), ("d", "drain"), ("c", "cancel")])

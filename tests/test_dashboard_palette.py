@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from dashboard_fleet import run, scripted
+from dashboard_fleet import commander, run
 from dashboard_rig import Rig, dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
@@ -17,15 +15,9 @@ from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.feed import RunChanged
 from relaytui.wire.status import RunStatus
 
+__all__ = ["commander"]
+
 NAME = "sft-shakespeare"
-
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
 
 
 def offered(rig: Rig) -> set[str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
-from dashboard_fleet import RUNS, WORKERS, backlog, fleet, run, scripted
+from dashboard_fleet import RUNS, WORKERS, backlog, commander, fleet, run, scripted
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
@@ -21,17 +19,11 @@ from relaytui.wire.feed import EventAdded, Lines, Points, RunChanged, WorkerChan
 from relaytui.wire.rows import EventRow, WorkerRow
 from relaytui.wire.status import RunStatus, WorkerStatus
 
+__all__ = ["commander"]
+
 HOSTILE = (
     "[/x] [@click=app.quit]q[/] \x1b]52;c;cHduZWQ=\x07 \x1b[2J \x9b31m \u202eevil\u2066 日本語 " + "e" + "\u0301" * 6
 )
-
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
 
 
 # -- lists ---------------------------------------------------------------------------------------------------------

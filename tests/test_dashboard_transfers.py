@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
-from dashboard_fleet import ATTEMPTS, CHECKPOINTS, RUNS, run, scripted
+from dashboard_fleet import ATTEMPTS, CHECKPOINTS, RUNS, commander, run
 from dashboard_rig import Rig, dashboard
 from msgspec.structs import replace
 from scripted_commander import NOW, ScriptedCommander, snapshot
@@ -21,6 +20,8 @@ from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.feed import ArtifactChanged, ArtifactGone, CheckpointChanged, RunChanged
 from relaytui.wire.rows import CheckpointRow, RunRow
 
+__all__ = ["commander"]
+
 NAME = "sft-shakespeare"
 
 
@@ -30,14 +31,6 @@ def artifact(number: int, **changes: Any) -> ArtifactRow:
         number, NAME, ArtifactKind.CHECKPOINT, name, "ab" * 32, 4_100_000_000, NOW - 60, "pod-a", 3, number
     )
     return replace(row, **changes)
-
-
-@pytest.fixture
-async def commander() -> AsyncIterator[ScriptedCommander]:
-    made = await ScriptedCommander().start()
-    scripted(made)
-    yield made
-    await made.stop()
 
 
 async def opened(rig: Rig) -> None:
