@@ -274,6 +274,30 @@ def test_exit_0_is_not_finished(
     assert words in verdict.message
 
 
+def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
+    stop, progress = Stop(), seen("step 31/40 loss 1", "step 35/40 loss 1", start=20)
+    lost = "; steps 31 to 35 are lost (5 steps)"
+    assert judge(0, stop, progress, 30, "").message == f"exited 0 at step 35 of 40{lost}"
+    assert judge(0, stop, progress, 30, "", "1 checkpoint could not be published", kept=True).message == (
+        "exited 0 at step 35 of 40"
+    ), "it may be kept for the next attempt"
+    assert judge(1, stop, progress, 30, "").message.endswith(lost)
+    stop.again("stalled in training for 3 h", "stalled")
+    assert judge(0, stop, progress, 30, "").message == f"stalled in training for 3 h{lost}"
+    assert judge(0, stop, progress, 35, "").message == "stalled in training for 3 h"
+    assert judge(0, stop, progress, None, "", "1 checkpoint could not be published").message == (
+        "stalled in training for 3 h, but 1 checkpoint could not be published"
+    )
+
+
+@pytest.mark.parametrize("ending", ["diverged", "spoilt"])
+def test_of_steps_whose_loss_was_bad_none_is_called_lost(ending: str) -> None:
+    """Where it goes on from then is said with what is wrong."""
+    stop = Stop()
+    stop.again("the loss is diverging since step 9: going back to step_00000005", ending, healthy=ending == "diverged")
+    assert judge(143, stop, seen("step 35/40 loss 9"), 30, "").message == stop.message
+
+
 @pytest.mark.parametrize(
     ("why", "outcome", "ending"),
     [
@@ -288,10 +312,10 @@ def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str
     stop = Stop()
     stop.again("stalled in training", "stalled")
     stalled = judge(137, stop, seen(*STEPS), None, "")
-    assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", "stalled in training")
+    cost = "; the trainer did not stop, and was killed; nothing was saved, steps 1 to 39 are lost (39 steps)"
+    assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", f"stalled in training{cost}")
     stop.ask(why, "enough")
     verdict = judge(137, stop, seen(*STEPS), None, "")
-    cost = "; the trainer did not stop, and was killed; nothing was saved, steps 1 to 39 are lost (39 steps)"
     then = {
         Why.CANCEL: "; it has no checkpoint",
         Why.LOST: "",  # its successor knows where it starts

@@ -105,16 +105,14 @@ def _judged(
             message += f": {'something of it was ' * part}{told.ending.words}"
         if said := told.said or last_line:
             message += f"; its last words: {clean(said, 300)}"
-        reached = progress.step if progress.first is not None else None
-        lost = missing(code, progress.start, reached, newest, Next.UNKNOWN)
-        if lost and not unpublished:  # else they may be kept for the next attempt
-            message += f"; {lost}"
+        message += _lost(code, progress, newest, unpublished)
         return Verdict(Outcome.FAILED, code, step, message, code, told.ending.name)
     idle = progress.first is None and newest is None and progress.start > 0  # a resume that made no step
     if not progress.complete(step):
         message, name = f"exited 0 at step {step} of {total}", "finished_early"
         if idle:
             message, name = f"{message}, where it resumed: it ran nothing", "zero_steps"
+        message += _lost(code, progress, newest, unpublished)
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, name)
     message = f"reached step {step}" + (f" of {total}" if total else "")
     ending = "zero_steps" if idle else "completed"
@@ -139,7 +137,7 @@ def _with_cost(
     code: int, stop: Stop, progress: Progress, newest: int | None, unpublished: str, oom: bool
 ) -> str:  # fmt: skip
     """Why it was stopped, and what that cost: a stop that saved nothing must not read like one that did."""
-    if stop.why is Why.AGAIN:  # what is wrong with it has words of its own
+    if stop.why is Why.AGAIN and stop.ending in _SPOILT:
         return stop.message
     if unpublished and not stop.lost:
         return f"{stop.message}, but {unpublished}"
@@ -149,6 +147,13 @@ def _with_cost(
         then=_NEXT.get(stop.why or Why.SIGNAL, Next.AGAIN),
     )  # fmt: skip
     return "; ".join(filter(None, (stop.message, words)))
+
+
+def _lost(code: int, progress: Progress, newest: int | None, unpublished: str) -> str:
+    """To go on with, of one that ended by itself. None where they may be kept for the next attempt."""
+    reached = progress.step if progress.first is not None else None
+    lost = "" if unpublished else missing(code, progress.start, reached, newest, Next.UNKNOWN)
+    return f"; {lost}" if lost else ""
 
 
 def given_back(message: str, judged: Verdict, start: int) -> Verdict:
@@ -200,7 +205,9 @@ def _ending(stop: Stop) -> str:
 _OUTRUN = (Why.SIGNAL, Why.CUT_OFF, Why.DRAIN, Why.CANCEL)
 """A run that is finished has outrun these. One whose command was changed is not finished by the new one's measure, what
 diverged or hangs is wrong with it, and of one that was lost its new holder has to say."""
-_NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.UNKNOWN}
+_NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.UNKNOWN, Why.AGAIN: Next.UNKNOWN}
+_SPOILT = ("diverged", "spoilt")
+"""Of what was trained since the loss went bad nothing is wanted, and their words say where the run goes on."""
 _UNSEEN = "it trained in words that Relay does not know, or did nothing"
 _KILLED = ("killed", "oom_killed")
 """They are the words of SIGKILL; a process of it may have had that, and it another end."""
