@@ -174,5 +174,5 @@ def test_who_resumes_from_it_says_that_the_loss_was_not_well(
     assert found is not None
     assert (found.step, found.healthy, found.last_healthy) == (20, False, "step_00000005")
     assert [words for kind, words in told if kind == "resume.unhealthy"] == [
-        "step_00000020 was saved while the loss was not well; the last one before that is step_00000005"
+        "step_00000020 is not known to have been saved while the loss was well; the last one that is: step_00000005"
     ]

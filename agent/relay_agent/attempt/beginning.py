@@ -179,7 +179,7 @@ class Beginning:
         order = await asyncio.to_thread(survey, self._folder)
         ahead = list(takewhile(lambda sealed: resume is None or sealed.name != resume.name, order.line))
         if resume is None and ahead and not self._bad:
-            self._anew = ": none of its checkpoints was saved while the loss was well"
+            self._anew = ": none of its checkpoints is known to have been saved while the loss was well"
         if ahead:
             counts = counted(len(ahead), "later checkpoint stays", "later checkpoints stay")
             back = f"to {resume.name}, the last one saved while the loss was well" if resume else "to the beginning"
@@ -279,8 +279,8 @@ class Beginning:
         self._tell.event("resume.checkpoint", f"from {resume.name}{at}{beside}", {"name": resume.name})
         say(f"resuming from {resume.name} at step {resume.step}")
         if not resume.healthy:
-            before = f"the last one before that is {resume.last_healthy}" if resume.last_healthy else "as all were"
-            words = f"{resume.name} was saved while the loss was not well; {before}"
+            before = f"the last one that is: {resume.last_healthy}" if resume.last_healthy else "nor is any other"
+            words = f"{resume.name} is not known to have been saved while the loss was well; {before}"
             self._tell.event("resume.unhealthy", words, {"name": resume.name})
             say(words)
 

@@ -68,7 +68,7 @@ class Manifest(Struct, frozen=True):
     created_at: float  # seconds since 1970; shown, never compared
     files: list[FileEntry]  # sorted by path
     saved_by: Epoch | None = None  # the attempt that saved it, where a later one (`epoch`) published it
-    healthy: bool = True  # False: saved while the loss was nan, inf or diverging
+    healthy: bool = True  # False: saved while the loss was nan, inf, diverging, or not known to the end
     marks: bool | None = None  # whether its trainer marks with COMPLETE what is whole; None: nobody knew
     metrics: dict[str, float] = {}  # as they were told last when it was saved; of what pruning goes by
     forked_from: Origin | None = None  # of the first one of a fork, which is a copy of that

@@ -26,8 +26,8 @@ class Resume:
     step: int
     epoch: int
     on_line: bool = True  # False: nothing on the line was whole, this one lies beside it
-    healthy: bool = True  # False: saved while the loss was nan, inf or diverging
-    last_healthy: str | None = None  # the newest of the line that was not
+    healthy: bool = True  # False: saved while the loss was nan, inf, diverging, or not known to the end
+    last_healthy: str | None = None  # the newest of the line that was saved while it was well
     bad: tuple[tuple[str, str], ...] = ()  # what was passed over on the way and set aside: name, reason
     forked: bool = False  # it is the copy of another run's that this one began with
 

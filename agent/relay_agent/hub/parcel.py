@@ -129,7 +129,7 @@ def _section(run: layout.RunFile, sealed: Sealed) -> str:
         "Checkpoint": run.checkpoint,
         "Holds": "all that training goes on from" if run.complete else f"chosen files ({' '.join(run.chosen)})",
         "Metrics": ", ".join(f"{name} {value:.6g}" for name, value in sorted(metrics)),
-        "Saved while the loss was": "" if sealed.manifest.healthy else "not well",
+        "Saved while the loss was": "" if sealed.manifest.healthy else "not known to be well",
         "Base model": run.lineage.base_model,
         "Forked from": " ".join(part for part in (forked, run.lineage.forked_tag) if part),
         "Trainer": run.trainer,
