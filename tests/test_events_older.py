@@ -40,9 +40,9 @@ def test_the_picture_knows_how_many_it_has_not() -> None:
     assert mirror.events_before == 100
     mirror.apply(EventAdded(event(301)))
     assert mirror.events_before == 100
-    mirror.add_older([event(id) for id in range(51, 101)], all_of_them=False)
+    assert mirror.add_older([event(id) for id in range(51, 101)], before=101, all_of_them=False)
     assert (ids(mirror)[0], mirror.events_before) == (51, 50)
-    mirror.add_older([event(id) for id in range(1, 52)], all_of_them=True)
+    assert mirror.add_older([event(id) for id in range(1, 52)], before=51, all_of_them=True)
     assert (ids(mirror), mirror.events_before) == (list(range(1, 302)), 0)
 
 
@@ -61,6 +61,24 @@ def test_what_gives_way_is_counted() -> None:
     for id in range(11, MAX_EVENTS + 21):
         mirror.apply(EventAdded(event(id)))
     assert (len(mirror.events), mirror.events_before) == (MAX_EVENTS, 20)
+
+
+def test_older_ones_that_no_longer_meet_what_is_here_are_not_taken() -> None:
+    """While they were on their way the connection was lost: between them and what is here now others are missing."""
+    mirror = Mirror()
+    mirror.apply(greeting(101, 300, 100))
+    mirror.apply(greeting(501, 600, 500))
+    assert not mirror.add_older([event(id) for id in range(1, 101)], before=101, all_of_them=True)
+    assert (ids(mirror), mirror.events_before) == (list(range(501, 601)), 500)
+
+
+def test_what_comes_while_older_ones_are_read_makes_no_hole() -> None:
+    mirror = Mirror()
+    mirror.apply(greeting(1_001, 1_000 + MAX_EVENTS, 1_000))
+    mirror.make_room(500)
+    mirror.apply(EventAdded(event(1_001 + MAX_EVENTS)))
+    assert mirror.add_older([event(id) for id in range(501, 1_001)], before=1_001, all_of_them=False)
+    assert (ids(mirror), mirror.events_before) == (list(range(501, 1_002 + MAX_EVENTS)), 500)
 
 
 async def test_a_commander_counts_those_that_its_picture_has_no_room_for(tmp_path: Path) -> None:

@@ -185,14 +185,21 @@ class Mirror:
         self._add_events(snapshot.events)
         self.events_before = max(0, snapshot.events_before - sum(event.id < first for event in self.events))
 
-    def add_older(self, events: Sequence[EventRow], all_of_them: bool) -> None:
-        """Those right before the oldest that is here, oldest first. `all_of_them`: the commander has none older."""
-        first = self.events[0].id if self.events else None
-        older = [event for event in events if first is None or event.id < first]
+    def make_room(self, count: int) -> None:
+        """For so many older events that are asked for: what comes meanwhile pushes none out that they go on to."""
+        self._events_room = max(self._events_room, len(self.events) + count)
+
+    def add_older(self, events: Sequence[EventRow], before: int, all_of_them: bool) -> bool:
+        """Those right before the one of id `before`, oldest first. `all_of_them`: the commander has none older. False
+        where that one is not the oldest here any more, or none of them is older: nothing is taken then."""
+        older = [event for event in events if event.id < before]
+        if not self.events or self.events[0].id != before or not (older or all_of_them):
+            return False
         self.events.extendleft(reversed(older))
         self._events_room = max(self._events_room, len(self.events))
         self.events_before = 0 if all_of_them else max(1, self.events_before - len(older))
         self.versions.events += 1
+        return True
 
     def _add_events(self, events: Iterable[EventRow]) -> None:
         newest = self.events[-1].id if self.events else -1

@@ -134,15 +134,18 @@ class Session:
         self._on_change()
 
     async def load_older_events(self) -> bool:
-        """Events before the oldest one that is here; False where there is none, or no room."""
+        """Events before the oldest one that is here; False where there is none, or no room, or where the picture was
+        begun anew while they were read."""
         mirror = self._mirror
         if not mirror.events_before or not mirror.events or len(mirror.events) + OLDER > MOST_EVENTS:
             return False
         client = await self.client()
-        answer = await client.events(before=mirror.events[0].id, limit=OLDER)
-        mirror.add_older(answer.events, len(answer.events) < OLDER)
+        mirror.make_room(OLDER)
+        before = mirror.events[0].id
+        answer = await client.events(before=before, limit=OLDER)
+        taken = mirror.add_older(answer.events, before, len(answer.events) < OLDER)
         self._on_change()
-        return True
+        return taken
 
     async def load_older(self, run_id: str) -> int | None:
         """Lines before the oldest one that is here; how many came, None where that is the run's first."""
