@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from relay_agent.reading.patterns import Pattern
 from relay_agent.reading.prefixes import body
 from relay_agent.reading.sight import MAX_METRICS, MAX_STEP, Epoch, Sight
 from relay_agent.reading.tables import Table
+from relay_agent.reading.worthy import Worthy
 
 _DIGIT = re.compile(r"\d")
 WAITS = 40
@@ -27,6 +29,7 @@ class Reader:
         self._patterns = tuple(patterns)
         self._table = Table()
         self._forms = Forms()
+        self._worthy = Worthy()
         self._columns: tuple[str, ...] = ()  # of Ultralytics' rows
         self._epoch: Epoch | None = None  # of lines that count within one
         self._in_epoch = -1  # the last count there
@@ -41,9 +44,16 @@ class Reader:
     def worthy(self, lines: Sequence[str]) -> Iterator[str]:
         """Those of some lines that `see` may understand: few as a rule. Ask for the next one once it has seen the last:
         while it waits for some line, any other counts."""
-        rest = iter(lines)
-        few = shapes.worthy(rest, shapes.words_in(lines))
-        while (text := next(rest if self._patterns or self._awaited or self._table.names else few, None)) is not None:
+        rest, flags = iter(lines), self._worthy.flags(lines)
+        few = compress(rest, flags)
+        while True:
+            if self._patterns or self._awaited or self._table.names:
+                text = next(rest, None)
+                next(flags, None)
+            else:
+                text = next(few, None)
+            if text is None:
+                return
             yield text
 
     def see(self, text: str, nested: bool = False) -> Sight | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from relay_agent.reading import bars, fields, mappings
 from relay_agent.reading.prefixes import body
@@ -44,26 +44,6 @@ in its run.yaml."""
 WORDS = ("{", "|", "tep", "oss", "poch", "iter", "it/s", "STEP", "━", "步", "轮", "損失", "エポック")
 """One of these stands in every line that says anything. Single signs, and those beyond ASCII, are found at once; any
 other is a look at every letter."""
-
-
-def words_in(lines: Sequence[str]) -> list[str]:
-    """Which of WORDS stand in any of some lines."""
-    text = "\n".join(lines)
-    return [word for word in WORDS if word in text]
-
-
-def worthy(lines: Iterator[str], words: Sequence[str]) -> Iterator[str]:
-    """Those with one of `words`: few, and found fast. A line is taken when it is asked for."""
-    match words:
-        case []:
-            return iter(())
-        case [one]:
-            return (line for line in lines if one in line)
-        case [one, two]:
-            return (line for line in lines if one in line or two in line)
-        case [one, two, three]:
-            return (line for line in lines if one in line or two in line or three in line)
-    return (line for line in lines if any(word in line for word in words))
 
 
 def read(text: str) -> Sight | None:

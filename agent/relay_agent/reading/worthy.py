@@ -1,0 +1,65 @@
+"""Which of many lines may say something, found in a fraction of the time that reading them takes.
+
+Trainers print few kinds of line again and again, so a line is known by its form: itself with every digit made a 0.
+Where one is printed that is new all the time, lines are looked through by words instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from relay_agent.reading.shapes import WORDS
+
+ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+MAX_FORMS, MAX_FORM = 2_048, 400
+"""Forms that are known at a time, and characters of one."""
+FEW = 16
+"""Lines that are not worth a form."""
+MAX_NEW = 32
+"""New forms in a lot of lines; where there are more, …"""
+PAUSE = 32
+"""… as many lots are looked through by words."""
+_WORDS = tuple(word.encode() for word in WORDS if word.isascii())
+
+
+class Worthy:
+    def __init__(self) -> None:
+        self._forms: dict[bytes, bool] = {}
+        self._pause = 0
+
+    def flags(self, lines: Sequence[str]) -> Iterator[bool]:
+        """Of each line whether one of WORDS stands in it."""
+        text = "\n".join(lines)
+        if len(lines) < FEW or not text.isascii():
+            return by_words(lines, text)
+        if self._pause:
+            self._pause -= 1
+            return by_words(lines, text)
+        forms = self._forms
+        keys = text.encode().translate(ZEROS).split(b"\n")
+        new = {key for key in keys if key not in forms}
+        if len(new) > MAX_NEW or max(map(len, new), default=0) > MAX_FORM:
+            self._pause = PAUSE
+            return by_words(lines, text)
+        if len(forms) + len(new) > MAX_FORMS:
+            forms.clear()
+            new = set(keys)
+        for key in new:
+            forms[key] = any(word in key for word in _WORDS)
+        return map(forms.__getitem__, keys)
+
+
+def by_words(lines: Sequence[str], text: str) -> Iterator[bool]:
+    """`text`: all of them in one, where each word is looked for once."""
+    match [word for word in WORDS if word in text]:
+        case []:
+            return repeat(False, len(lines))
+        case [one]:
+            return (one in line for line in lines)
+        case [one, two]:
+            return (one in line or two in line for line in lines)
+        case [one, two, three]:
+            return (one in line or two in line or three in line for line in lines)
+        case words:
+            return (any(word in line for word in words) for line in lines)
