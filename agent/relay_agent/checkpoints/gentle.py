@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 NICE = 5
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "arm64": 30}
@@ -15,9 +19,18 @@ _LOWEST = 2 << 13 | 7
 _THREAD = 1
 
 
-def gentle_pool() -> ThreadPoolExecutor:
-    """For one thing at a time. Threads that it starts give way as it does."""
-    return ThreadPoolExecutor(1, thread_name_prefix="take", initializer=give_way)
+T = TypeVar("T")
+
+
+class GentleThread:
+    """For one thing at a time, once there is any. Threads that it starts give way as it does."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def __call__(self, work: Callable[..., T], *args: object, **named: object) -> T:
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="take", initializer=give_way)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **named))
 
 
 def give_way() -> None:

@@ -5,17 +5,13 @@ One thing at a time, in a thread that gives way to the training.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
 from relay_agent.checkpoints.disk import FULL
-from relay_agent.checkpoints.gentle import gentle_pool
+from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 from relay_agent.checkpoints.recorder import Recorder
@@ -35,19 +31,6 @@ SHARED_EVERY = 2.0
 """Seconds between two looks at what is published as hard links."""
 MAX_DOUBTS = 20
 """That are told of at once, the latest."""
-
-T = TypeVar("T")
-
-
-class Gently:
-    """A thread that gives way, for the disk and the processor."""
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-
-    async def __call__(self, work: Callable[..., T], *args: object, **named: object) -> T:
-        self._pool = self._pool or gentle_pool()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **named))
 
 
 def checkpoint_dir(settings: Settings, folder: RunFolder, epoch: int) -> Path:
@@ -76,7 +59,7 @@ class Taking:
         check: Check = never,
     ) -> None:
         self.root = checkpoint_dir(settings, folder, epoch)
-        self.gently = Gently()
+        self.gently = GentleThread()
         self._folder = folder
         self._epoch = epoch
         self._clock = clock
