@@ -12,6 +12,7 @@ from scripted_commander import NOW, ScriptedCommander, snapshot
 
 from relaytui.client.mirror import MAX_EVENTS, Mirror
 from relaytui.commander.http.ws_feed import snapshot as snapshot_of
+from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.wire.feed import EventAdded, Snapshot
 from relaytui.wire.rows import EventRow
 
@@ -144,3 +145,29 @@ async def test_older_ones_that_cannot_be_had_are_not_denied(commander: ScriptedC
         await rig.shows("events 200 of 300")
         await rig.press("slash", *"run.odd", "enter")
         await rig.shows("none of the newest 200 events contains run.odd", "relay-tui events has 100 older ones")
+
+
+async def test_where_they_are_to_be_had_is_said_as_this_commander_is_called(commander: ScriptedCommander) -> None:
+    del commander.answers["GET", OLDER]
+    async with dashboard(commander, program="relay-tui --state /srv/x") as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("slash", *"run.odd", "enter")
+        await rig.shows("relay-tui --state /srv/x events has 100 older ones")
+    async with dashboard(commander, program=None) as rig:  # a demo, whose commander no other program is to look for
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("slash", *"run.odd", "enter")
+        await rig.shows("none of the newest 200 events contains run.odd", "100 older ones are not here")
+
+
+async def test_who_searches_no_more_asks_for_no_older_ones(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("slash", "escape")
+        await rig.shows("events 200 of 300", "number 300")
+        assert isinstance(rig.app.screen, HomeScreen)
+        rig.app.screen.set_filter("")
+        await rig.pilot.pause()
+        assert asked(commander) == []

@@ -172,9 +172,13 @@ class HomeScreen(RelayScreen):
             return [
                 [Piece(said, "muted"), Piece(cut(state.filter, 40))],
                 [Piece("esc ", "key"), Piece("shows all", "muted")],
-                *([[Piece(f"relay-tui events has {older:,} older ones", "muted")]] if older else []),
+                *([[Piece(self._elsewhere(older), "muted")]] if older else []),
             ]
         return [list(line) for line in state.spec.empty(Setting(self.relay.session.url, self.relay.program))]
+
+    def _elsewhere(self, older: int) -> str:
+        program = self.relay.program
+        return f"{older:,} older ones are not here" if program is None else f"{program} events has {older:,} older ones"
 
     def _paint_tabs(self) -> None:
         mirror = self.mirror
@@ -206,7 +210,8 @@ class HomeScreen(RelayScreen):
 
     def set_filter(self, text: str) -> None:
         self.state.filter = text
-        self._look_further()
+        if text:
+            self._look_further()
         self.paint()
 
     def on_table_at_end(self, event: Table.AtEnd) -> None:
