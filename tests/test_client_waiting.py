@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scripted_commander import NOW, TOKEN, ScriptedCommander, snapshot
 
 from relaytui.cli.group import cli
-from relaytui.client.answers import Events, RunDetail, Workers
+from relaytui.client.answers import Events, RunDetail, WhoAmI, Workers
 from relaytui.client.waiting import not_asked, waits
 from relaytui.dashboard.widgets.table import Table
 from relaytui.shell.program import run as shell
@@ -48,6 +48,12 @@ GRANTED = EventRow(8, NOW, "lease.granted", "pod-a", "granted for 300 s", NAME, 
             [],
             [replace(RESUMES, epoch=2), replace(RESUMES, run_id="other")],
             "pod-a prepares the trainer's start, 0:12 so far: it looks through its volume for what to go on from",
+        ),
+        (  # an operator's word on the run, meanwhile, is nothing that its holder does
+            LEASED,
+            [],
+            [EventRow(10, NOW, "artifact.stored", "ada", "checkpoint step_00000100: 4 GB", NAME, 3), RESUMES, GRANTED],
+            "pod-a prepares the trainer's start, 0:12 so far: from step_00000300",
         ),
         (
             run(NAME, RunStatus.QUEUED, holder="pod-a", lease_expires_at=NOW + 41),
@@ -153,3 +159,15 @@ async def test_the_shell_says_it(
     assert await asyncio.to_thread(shell, "relay-tui", cli, [*target, "runs", NAME]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "waiting pod-c waits until pod-a lets go of it" in lines
+
+
+async def test_the_shell_says_that_it_waits_for_those_who_may_come_back(
+    commander: ScriptedCommander, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = ["--connect", commander.endpoint.url, "--state", str(tmp_path)]
+    commander.answers["GET", f"/api/runs/{NAME}"] = (200, RunDetail(NOW, run(NAME, RunStatus.QUEUED)))
+    who = WhoAmI("operator", "c", NOW, "0.1.0", 300, no_grants_until=NOW + 40)
+    commander.answers["GET", "/api/whoami"] = (200, who)
+    assert await asyncio.to_thread(shell, "relay-tui", cli, [*target, "runs", NAME]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "waiting pod-c waits: restored: no new grants for another 40 s, so that holders can come back" in lines

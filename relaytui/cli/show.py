@@ -89,9 +89,12 @@ def runs(target: Target, run_id: str | None, as_json: bool) -> None:
 async def _detail(run_id: str, client: CommanderClient) -> tuple[RunDetail, str]:
     """One run, and what its start waits for."""
     detail = await client.run(run_id)
+    run = detail.run
     workers = (await client.workers()).workers
-    events = (await client.events(run=run_id, limit=20)).events if detail.run.status is RunStatus.LEASED else []
-    return detail, waits(detail.run, workers, reversed(events), detail.now)
+    events = (await client.events(run=run_id, limit=20)).events if run.status is RunStatus.LEASED else []
+    to_be_granted = not (run.status.active or run.status.ended)
+    no_grants_until = (await client.whoami()).no_grants_until if to_be_granted else None
+    return detail, waits(run, workers, reversed(events), detail.now, no_grants_until)
 
 
 @click.command()

@@ -52,7 +52,7 @@ def not_asked(row: WorkerRow) -> bool:
 def _told(run: RunRow, events: Iterable[EventRow]) -> str:
     """The newest word of its holder in this attempt."""
     for event in events:
-        if event.run_id == run.run_id and event.epoch == run.epoch:
+        if event.run_id == run.run_id and event.epoch == run.epoch and event.actor == run.holder:
             return "" if event.kind == "lease.granted" else sentence(event)
     return ""
 
