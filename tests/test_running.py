@@ -1,0 +1,220 @@
+"""What a running trainer is tied to: an order that lets it save first, who hears it at once, who is told of its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checkpoint_kit import new_run
+from commander_kit import FakeClock, until
+from preempt_kit import settings
+
+from relay_agent.attempt import wish
+from relay_agent.attempt.background import Background
+from relay_agent.attempt.gently import LAST
+from relay_agent.attempt.orders import Orders
+from relay_agent.attempt.running import Running
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.output.follow import Follower
+from relay_agent.output.progress import Progress
+from relaytui.wire.messages import Order
+from relaytui.wire.status import OrderKind
+
+GRACE = 20.0
+
+
+class Trainer:
+    """One that prints and saves as a test says. `obeys`: it ends once it is stopped."""
+
+    signalled = True
+
+    def __init__(self, *, sigterm: bool = False, obeys: bool = True) -> None:
+        self._sigterm, self._obeys = sigterm, obeys
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.stops: list[float] = []
+        self.heard: list[bool] = []
+
+    def ends(self, code: int) -> None:
+        self.exited.set_result(code)
+        self.gone.set_result(0)
+
+    def stop(self, within: float) -> None:
+        self.stops.append(within)
+        if self._obeys and not self.exited.done():
+            self.ends(143)
+
+    def hear(self, at_once: bool) -> None:
+        self.heard.append(at_once)
+
+    def knows(self, number: int) -> bool:
+        return self._sigterm
+
+    def dead_by(self, at: float, notice: float | None = None) -> None:
+        pass
+
+    def pids(self) -> set[int]:
+        return set()
+
+    async def catch_up(self) -> None:
+        pass
+
+
+class Publisher:
+    def __init__(self) -> None:
+        self.measured = SimpleNamespace(count=0, bytes=None, speed=None)
+        self.newest_step: int | None = None
+        self.only_healthy = False
+        self.catch_up: Any = None
+        self._closed = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._closed.wait()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    async def finish(self, code: int) -> None:
+        pass
+
+
+class Scene:
+    """A trainer that runs until a test ends it; its code is what `ended` gives."""
+
+    def __init__(self, tmp_path: Path, trainer: Trainer, **variables: str) -> None:
+        self.clock, self.stop, self.trainer, self.publisher = FakeClock(), Stop(), trainer, Publisher()
+        self.departed: list[object] = []
+        self.background = Background()
+        self.link: Any = SimpleNamespace(
+            training=False, watched=False, on_watched=None, acknowledge=lambda order, accepted, message: None
+        )
+        tenure: Any = SimpleNamespace(
+            lease=SimpleNamespace(run_id="run-1", epoch=1, safe_until=0.0), notice=GRACE, on_renewed=None
+        )
+        tell: Any = SimpleNamespace(event=lambda kind, message, data=None, send=True: None)
+        self.orders = Orders(tenure, self.link, self.stop, tell, self.background.begin)
+        self.run = new_run(tmp_path)
+        self.file = self.run.save_file(1)
+        self.follower = Follower(Progress(), self.clock, lambda report: None, lambda mark: None, lambda: None)
+        around: Any = SimpleNamespace(
+            settings=settings(tmp_path, RELAY_STOP_GRACE=f"{GRACE:g}", **variables), folder=self.run,
+            holding=SimpleNamespace(lease=tenure.lease), tenure=tenure, orders=self.orders, tell=tell, stop=self.stop,
+            clock=self.clock,
+        )  # fmt: skip
+        departure: Any = SimpleNamespace(begin=self.departed.append, ended=self.departed.append)
+        running = Running(around, self.link, departure, self.background)
+        until_gone = running.until_gone(trainer, self.follower, self.publisher, None)  # type: ignore[arg-type]
+        self.ended = asyncio.create_task(until_gone)
+
+    def order(self, kind: OrderKind, number: int = 1) -> None:
+        self.orders.take(Order(number, "run-1", 1, kind, by="root"))
+
+    def takes_the_wish(self) -> None:
+        self.file.unlink()
+
+
+@asynccontextmanager
+async def scene(tmp_path: Path, trainer: Trainer, **variables: str) -> AsyncIterator[Scene]:
+    made = Scene(tmp_path, trainer, **variables)
+    try:
+        await until(lambda: made.link.training or made.ended.done())
+        yield made
+    finally:
+        made.ended.cancel()
+        await made.background.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wish, "LOOK", 0.01)
+
+
+@pytest.mark.parametrize("kind", [OrderKind.DRAIN, OrderKind.CANCEL])
+async def test_an_order_to_stop_asks_for_a_checkpoint_first(tmp_path: Path, kind: OrderKind) -> None:
+    async with scene(tmp_path, Trainer()) as made:
+        made.order(kind)
+        await until(made.file.exists)
+        assert (made.trainer.stops, made.stop.why) == ([], None)
+        made.takes_the_wish()
+        made.publisher.measured.count = 1
+        assert await made.ended == 143
+        assert made.trainer.stops == [GRACE + LAST], "its grace began with the order"
+        assert made.stop.why is Why[kind.name]
+
+
+async def test_who_handles_sigterm_is_asked_once_it_has_answered_before(tmp_path: Path) -> None:
+    async with scene(tmp_path, Trainer(sigterm=True)) as made:
+        made.order(OrderKind.SAVE)
+        await until(made.file.exists)
+        await until(lambda: made.orders.asked_by_file)
+        made.takes_the_wish()
+        made.order(OrderKind.DRAIN, 2)
+        await until(made.file.exists)
+        assert made.trainer.stops == []
+        made.publisher.measured.count = 1
+        assert await made.ended == 143
+
+
+async def test_and_at_once_stopped_where_it_never_did(tmp_path: Path) -> None:
+    async with scene(tmp_path, Trainer(sigterm=True)) as made:
+        made.order(OrderKind.DRAIN)
+        assert await made.ended == 143
+        assert not made.file.exists()
+
+
+async def test_nothing_is_waited_for_once_the_pod_is_told_to_stop(tmp_path: Path) -> None:
+    async with scene(tmp_path, Trainer(obeys=False)) as made:
+        made.order(OrderKind.DRAIN)
+        await until(made.file.exists)
+        made.stop.ask(Why.SIGNAL, "SIGTERM", 15)
+        await until(lambda: made.stop.why is Why.DRAIN)
+        made.trainer.ends(143)
+        assert await made.ended == 143
+
+
+@pytest.mark.parametrize(("last", "why"), [(9, None), (5, Why.DRAIN)])
+async def test_who_reaches_its_last_step_while_it_was_to_save_is_stopped_by_nobody(
+    tmp_path: Path, last: int, why: Why | None
+) -> None:
+    async with scene(tmp_path, Trainer()) as made:
+        made.order(OrderKind.DRAIN)
+        await until(made.file.exists)
+        made.follower.feed(f"step 4/9 loss 1\nstep {last}/9 loss 1\n".encode())
+        made.trainer.ends(0)
+        assert (await made.ended, made.stop.why) == (0, why)
+
+
+@pytest.mark.parametrize(
+    ("variables", "at_once"),
+    [
+        ({}, False),
+        ({"ON_NAN": "stop"}, True),
+        ({"ON_NAN": "rollback"}, True),
+        ({"ON_DIVERGE": "stop"}, True),
+        ({"ON_DIVERGE": "rollback"}, True),
+    ],
+)
+async def test_a_loss_that_is_acted_on_is_heard_at_once_whether_anybody_looks_or_not(
+    tmp_path: Path, variables: dict[str, str], at_once: bool
+) -> None:
+    async with scene(tmp_path, Trainer(), **variables) as made:
+        assert made.trainer.heard == [at_once], "from the beginning on"
+        made.link.on_watched(True)
+        made.link.on_watched(False)
+        assert made.trainer.heard[1:] == [True, at_once]
+
+
+async def test_what_is_published_waits_for_what_was_printed_and_a_notice_knows_the_trainer(tmp_path: Path) -> None:
+    async with scene(tmp_path, Trainer()) as made:
+        assert made.publisher.catch_up == made.trainer.catch_up
+        (training,) = made.departed
+        assert training.published == 0  # type: ignore[attr-defined]
+        made.trainer.ends(7)
+        assert await made.ended == 7
+        assert made.departed[1:] == [7]
+        assert not made.link.training
