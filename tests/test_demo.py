@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +22,10 @@ from relaytui.cli.demo import _headless, _live, left_out, over, so_far, stage
 from relaytui.cli.director import Director, Plan
 from relaytui.cli.fleet import Fleet
 from relaytui.client.endpoint import Endpoint
+from relaytui.client.feed import Feed
 from relaytui.dashboard.app import DashboardResult
 from relaytui.dashboard.session import Opened
+from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
 
@@ -147,6 +152,64 @@ def test_the_dashboard_prints_what_happened_when_it_is_left(
     assert said.out.startswith("RUN  STATUS") is prints
     assert said.err.endswith("stopping the demo's pods\n")
     assert shown[0].remark is over
+
+
+def test_a_director_that_cannot_start_ends_the_demo_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hung at its end, whatever one pressed."""
+
+    def no_room(director: Director, seconds: float | None) -> Coroutine[None, None, None]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    shown: list[Opened] = []
+    monkeypatch.setattr(Fleet, "start", lambda *_: None)
+    monkeypatch.setattr(Director, "run", no_room)
+    monkeypatch.setattr(demo, "show", lambda opened, **_: shown.append(opened) or DashboardResult("quit"))
+    with (
+        stage(tmp_path / "demo", 40) as (root, endpoint, fleet),
+        pytest.raises(RelayError, match=r"the demo's director does not start: .*Too many open files") as problem,
+    ):
+        _live(root, endpoint, fleet, None)
+    assert problem.value.exit_code == 1
+    assert shown == [], "there would be nothing to see"
+
+
+def test_a_director_that_fails_later_is_told_of_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody was killed, and nobody was told why."""
+    failed = threading.Event()
+
+    async def fails(director: Director, seconds: float | None) -> None:
+        failed.set()
+        raise RelayError("no_agent", "relay-agent is not installed beside relay-tui")
+
+    def show(opened: Opened, **_: object) -> DashboardResult:
+        assert failed.wait(10)
+        return DashboardResult("quit")
+
+    monkeypatch.setattr(Fleet, "start", lambda *_: None)
+    monkeypatch.setattr(Director, "run", fails)
+    monkeypatch.setattr(demo, "show", show)
+    with (
+        stage(tmp_path / "demo", 40) as (root, endpoint, fleet),
+        pytest.raises(RelayError, match="the demo's director failed on the way: relay-agent is not installed"),
+    ):
+        _live(root, endpoint, fleet, None)
+    assert capsys.readouterr().out.startswith("RUN  STATUS"), "what happened is printed all the same"
+
+
+async def test_a_director_that_hears_nothing_any_more_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(feed: Feed) -> None:
+        raise ValueError("of the feed")
+
+    monkeypatch.setattr(Feed, "run", breaks)
+    plan = Plan("pod-a", "sft", "sft", "pod-c", runs=2)
+    director = Director(Endpoint("http://127.0.0.1:9", "t"), Pods(), Path("unused"), plan, lambda path: None)
+    async with asyncio.timeout(10):
+        with pytest.raises(ValueError, match="of the feed"):
+            await director.run(None)
 
 
 def test_that_it_is_over_is_said_once_both_runs_have_ended() -> None:

@@ -9,10 +9,8 @@ import shlex
 import signal
 import statistics
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,29 +208,21 @@ async def _cut_short(task: asyncio.Task[Any]) -> bool:
 
 def _live(root: Path, endpoint: Endpoint, fleet: Fleet, theme: str | None) -> int:
     """The dashboard in this thread, the director in another: it is one more client of the commander."""
+    from relaytui.cli.director import Directing
     from relaytui.dashboard.session import Opened
 
-    handle: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
     director = director_of(root, endpoint, fleet)
-
-    async def act() -> None:
-        acting = asyncio.create_task(director.run(None))
-        handle.set_result((asyncio.get_running_loop(), acting))
-        await asyncio.gather(acting, return_exceptions=True)
-
-    thread = threading.Thread(target=lambda: asyncio.run(act()), name="demo-director", daemon=True)
-    thread.start()
+    directing = Directing(director)
     try:
         result = show(Opened(endpoint, remark=over), theme=theme)
     finally:
-        loop, acting = handle.result()
-        with contextlib.suppress(RuntimeError):  # it may have ended by itself
-            loop.call_soon_threadsafe(acting.cancel)
-        thread.join(5)
+        directing.stop(5)
     if result.reason == "quit":
         _print_report(asyncio.run(_report(director, QUIT)))
     click.echo("stopping the demo's pods", err=True)
-    return exit_code(result)
+    code = exit_code(result)
+    directing.check()
+    return code
 
 
 def over(runs: Mapping[str, RunRow]) -> str:

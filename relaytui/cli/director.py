@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from relaytui.cli.fleet import Fleet
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.feed import Feed
+from relaytui.wire.errors import RelayError
 from relaytui.wire.feed import CheckpointChanged, Lines, RunChanged, ServerFeed, Snapshot
 from relaytui.wire.rows import RunRow
 
@@ -73,6 +76,8 @@ class Director:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_EVERY):
                             await self._changed.wait()
+                    if listening.done():  # by an error: nothing is heard any more
+                        await listening
                     self._changed.clear()
                     await self.act()
         except TimeoutError:
@@ -132,3 +137,51 @@ class Director:
             if run is not None and not run.status.ended and self._returns[name] < MAX_RETURNS:
                 self._returns[name] += 1
                 await asyncio.to_thread(self.fleet.again, name)
+
+
+class Directing:
+    """A director at work in a thread with a loop of its own, beside whatever has this one."""
+
+    def __init__(self, director: Director) -> None:
+        """RelayError where it does not start."""
+        self.failure: Exception | None = None
+        """Why it went on no more, by itself."""
+        self._director = director
+        self._begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+        self._thread = threading.Thread(target=self._work, name="demo-director", daemon=True)
+        self._thread.start()
+        try:
+            self._loop, self._acting = self._begun.result()
+        except Exception as error:
+            raise self._said("does not start", error) from error
+
+    def stop(self, within: float) -> None:
+        with contextlib.suppress(RuntimeError):  # it may have ended by itself
+            self._loop.call_soon_threadsafe(self._acting.cancel)
+        self._thread.join(within)
+
+    def check(self) -> None:
+        """RelayError where it ended by itself."""
+        if self.failure is not None:
+            raise self._said("failed on the way", self.failure) from self.failure
+
+    @staticmethod
+    def _said(what: str, error: Exception) -> RelayError:
+        hint = error.hint if isinstance(error, RelayError) else "start the demo again"
+        return RelayError("director", f"the demo's director {what}: {getattr(error, 'message', error)}", hint)
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._act())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 - it is said by whoever started it
+            if self._begun.done():
+                self.failure = error
+            else:
+                self._begun.set_exception(error)
+
+    async def _act(self) -> None:
+        acting = asyncio.create_task(self._director.run(None))
+        self._begun.set_result((asyncio.get_running_loop(), acting))
+        await acting
