@@ -20,7 +20,10 @@ from tests.bench.rounds import Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured
 from tests.bench.subscriber import subscribed
 
-ROWS = ("line.cost", "line.followed", "line.cpu")
+ROWS = ("line.cost", "line.slept", "line.followed", "line.cpu")
+WORK = "work"
+"""How a trainer spends its time between two lines. One that sleeps pays for waking up in the next thing that it does,
+whatever that is."""
 LINES, RATE = 1_000, 200
 SLOW = 10
 """Lines a second of the trainer whose agent's processor time is measured."""
@@ -35,8 +38,18 @@ def run(setting: Setting) -> list[Row]:
     numbers = itertools.count(1)
     rows: list[Row] = []
     with commander(setting.folder) as serving:
-        if setting.wants("line.cost", "line.followed"):
-            costs = interleave(
+        if setting.wants("line.cost"):
+            worked = interleave(
+                {
+                    "nothing": lambda: thrown_away(setting.folder, WORK),
+                    "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}", WORK),
+                },
+                setting,
+            )
+            nothing = Yardstick("into /dev/null", worked.of("nothing", "us"))
+            rows.append(measured("line.cost", "us", worked.of("relay", "us"), nothing, Goal(at_most=10)))
+        if setting.wants("line.slept", "line.followed"):
+            slept = interleave(
                 {
                     "nothing": lambda: thrown_away(setting.folder),
                     "cat": lambda: piped(setting.folder),
@@ -45,21 +58,21 @@ def run(setting: Setting) -> list[Row]:
                 },
                 setting,
             )
-            nothing = Yardstick("into /dev/null", costs.of("nothing", "us"))
-            rows.append(measured("line.cost", "us", costs.of("relay", "us"), nothing, Goal(at_most=10)))
-            cat = Yardstick("into a pipe to cat", costs.of("cat", "us"))
-            rows.append(measured("line.followed", "us", costs.of("followed", "us"), cat))
+            nothing = Yardstick("into /dev/null", slept.of("nothing", "us"))
+            rows.append(measured("line.slept", "us", slept.of("relay", "us"), nothing))
+            cat = Yardstick("into a pipe to cat", slept.of("cat", "us"))
+            rows.append(measured("line.followed", "us", slept.of("followed", "us"), cat))
         if setting.wants("line.cpu"):
             used = interleave({"relay": lambda: busy(setting.folder, serving, f"cpu-{next(numbers)}")}, setting)
             rows.append(measured("line.cpu", "% of a core", used.of("relay", "percent"), None, Goal(at_most=1)))
     return rows
 
 
-def thrown_away(folder: Path) -> Figures:
-    """What the write costs by itself, of a trainer that has slept since the last one."""
+def thrown_away(folder: Path, *how: str) -> Figures:
+    """What the write costs by itself."""
     result = folder / "printed.json"
     subprocess.run(
-        printer(LINES, RATE, result), stdout=subprocess.DEVNULL, env=environment(), check=True, timeout=PATIENCE
+        printer(LINES, RATE, result, *how), stdout=subprocess.DEVNULL, env=environment(), check=True, timeout=PATIENCE
     )
     return {"us": cost(result)}
 
@@ -69,9 +82,9 @@ def piped(folder: Path) -> Figures:
     return {"us": cost(folder / "printed.json")}
 
 
-def printed(folder: Path, serving: Commander, run_id: str) -> Figures:
+def printed(folder: Path, serving: Commander, run_id: str, *how: str) -> Figures:
     result = folder / f"{run_id}.json"
-    with agent(serving, folder, run_id, printer(LINES, RATE, result), RETRIES="0") as process:
+    with agent(serving, folder, run_id, printer(LINES, RATE, result, *how), RETRIES="0") as process:
         process.wait(PATIENCE)
     return {"us": cost(result)}
 

@@ -36,8 +36,8 @@ def run(setting: Setting) -> list[Row]:
     return [measured("read", "MB/s", samples.of("relay", "mb_per_s"), bare, Goal(ratio_at_least=0.6))]
 
 
-def printer(count: int, rate: float, result: Path) -> list[str]:
-    return [sys.executable, "-I", str(PRINTER), str(count), str(rate), str(result)]
+def printer(count: int, rate: float, result: Path, *how: str) -> list[str]:
+    return [sys.executable, "-I", str(PRINTER), str(count), str(rate), str(result), *how]
 
 
 def through(folder: Path, reader: list[str], quiet: bool = False, count: int = COUNT, rate: float = 0.0) -> Figures:
