@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import tarfile
 from collections.abc import Callable, Iterator
@@ -287,6 +288,26 @@ def test_a_reader_that_fails_or_is_stopped_leaves_nothing(home: Path) -> None:
 
     with pytest.raises(Stopped):
         extract(io.BytesIO(framed(GOOD)).read, home / "out", progress=stop)
+
+
+def test_an_archive_that_cannot_be_read_is_not_the_target_s_fault(home: Path) -> None:
+    """The disk that the archive lies on fails: it was the target that could not be written, and its permissions."""
+
+    def broken(_: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(RelayError) as caught:
+        extract(broken, home / "out", source="/mnt/x/a.tar.zst")
+    assert caught.value.message == "/mnt/x/a.tar.zst cannot be read: Input/output error"
+    assert str(home) not in str(caught.value)
+
+
+def test_who_shows_how_far_it_is_and_fails_is_not_the_target_s_fault(home: Path) -> None:
+    def gone(_: int) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        extract(io.BytesIO(framed(GOOD)).read, home / "out", progress=gone)
 
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -186,3 +187,19 @@ def test_a_row_whose_names_lead_elsewhere_is_none(
     assert (code, out) == (1, "")
     assert "is not understood" in err
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+def test_an_archive_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+        def fileno(self) -> int:
+            return 0
+
+    monkeypatch.setattr(artifact_files, "_plain", lambda path: Failing())
+    archive = tmp_path / "step_00000100.tar.zst"
+    assert run("relay-tui", cli, ["artifacts", "extract", str(archive)]) == 74
+    assert f"{archive} cannot be read: Input/output error" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from relaytui.archive.errors import BadArchive
 from relaytui.archive.frame import Frame
@@ -19,6 +19,7 @@ from relaytui.archive.names import MAX_FILES, Names
 from relaytui.archive.tar import NoMember, padding, read_header
 from relaytui.wire.errors import Exit, RelayError
 
+T = TypeVar("T")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 _SMALL = 64 << 20
@@ -54,10 +55,12 @@ def extract(
     sha256: str | None = None,
     durable: bool = False,
     progress: Callable[[int], None] = lambda _: None,
+    source: str = "the archive",
 ) -> Extracted:
     """Makes the folder `target`, which must not be there, of the archive that `read` gives (at most so many bytes a
     call, empty at the end). BadArchive where it is not whole, not ours, over `limits` or not of that `sha256`; then
-    there is no `target`. `progress` hears of the bytes of archive read so far, and may raise to end it.
+    there is no `target`. `progress` hears of the bytes of archive read so far, and may raise to end it. RelayError
+    `disk` names what failed: `target`, or `source`, which is what `read` reads.
 
     Files are 0644 and folders 0755, less the umask. `durable`: files are fsynced; folders are whoever's who keeps them.
     """
@@ -70,15 +73,38 @@ def extract(
     try:
         whole = private / "whole"
         whole.mkdir()
-        done = _into(whole, Frame(read, limits.size), limits, progress, durable=durable)
+        done = _into(whole, Frame(_theirs(read), limits.size), limits, _theirs(progress), durable=durable)
         if sha256 is not None and done.sha256 != sha256:
             raise BadArchive(f"its sha256 is {done.sha256[:12]}…, not {sha256[:12]}…")
         whole.rename(target)
         return done
+    except _Theirs as caught:
+        if caught.by is read:
+            raise _disk(source, caught.error, "read") from None
+        raise caught.error from None
     except OSError as error:
         raise _disk(target, error) from None
     finally:
         shutil.rmtree(private, ignore_errors=True)
+
+
+class _Theirs(Exception):  # noqa: N818 - it carries one
+    """What a function of the caller's raised, which has nothing to do with the target."""
+
+    def __init__(self, by: object, error: OSError) -> None:
+        super().__init__()
+        self.by = by
+        self.error = error
+
+
+def _theirs(function: Callable[[int], T]) -> Callable[[int], T]:
+    def call(count: int) -> T:
+        try:
+            return function(count)
+        except OSError as error:
+            raise _Theirs(function, error) from None
+
+    return call
 
 
 def _into(private: Path, frame: Frame, limits: Limits, progress: Callable[[int], None], *, durable: bool) -> Extracted:
@@ -203,6 +229,6 @@ class _Folders:
             self._fd = -1
 
 
-def _disk(target: Path, error: OSError) -> RelayError:
-    words = f"{target} cannot be written: {error.strerror or error}"
+def _disk(what: Path | str, error: OSError, done: str = "written") -> RelayError:
+    words = f"{what} cannot be {done}: {error.strerror or error}"
     return RelayError("disk", words, "see its permissions and its disk", exit_code=Exit.STATE, status=507)

@@ -65,7 +65,7 @@ def fetch(target: Target, artifact_id: int, to: Path | None, folder: Path | None
     files = None
     if folder is not None:
         with part.open("rb") as archive:
-            files = len(_unpacked(archive, folder, row.size, row.sha256).files)
+            files = len(_unpacked(archive, part, folder, row.size, row.sha256).files)
         part.unlink()
     else:
         _new(goal, option)
@@ -149,7 +149,7 @@ def extract_(file: Path, to: Path | None, as_json: bool) -> None:
     goal = to or file.with_name(file.name.removesuffix(".tar.zst"))
     _new(goal, "--to")
     with _plain(file) as archive:
-        done = _unpacked(archive, goal, os.fstat(archive.fileno()).st_size, None)
+        done = _unpacked(archive, file, goal, os.fstat(archive.fileno()).st_size, None)
     if as_json:
         print_json({"path": printable(goal), "files": len(done.files), "bytes": done.bytes, "sha256": done.sha256})
     else:
@@ -157,9 +157,12 @@ def extract_(file: Path, to: Path | None, as_json: bool) -> None:
         click.echo(f"{counted(len(done.files), 'file')}, {size(done.bytes)}", err=True)
 
 
-def _unpacked(archive: BinaryIO, folder: Path, length: int, sha256: str | None) -> Extracted:
+def _unpacked(archive: BinaryIO, path: Path, folder: Path, length: int, sha256: str | None) -> Extracted:
     with Progress(f"unpacking {folder.name}", length) as progress:
-        return extract(archive.read, folder, Limits(size=length), sha256=sha256, durable=True, progress=progress.at)
+        return extract(
+            archive.read, folder, Limits(size=length), sha256=sha256, durable=True, progress=progress.at,
+            source=str(path),
+        )  # fmt: skip
 
 
 # -- from here -----------------------------------------------------------------------------------------------------
