@@ -29,7 +29,7 @@ LONG = (
     "test_simulation", "test_processes", "test_checkpoints_crash", "test_linearizability", "test_crash_points",
     "test_lease_model", "test_volume_model", "test_dashboard_terminal", "test_agent_takeover", "test_trainers",
     "test_demo", "test_wheel", "test_cli_streams", "test_agent_run", "test_agent_trouble", "test_agent_missing",
-    "test_agent_orders",
+    "test_agent_orders", "test_agent_takeover_damaged", "test_agent_takeover_stop",
 )  # fmt: skip
 """Files that take longest, few tests as some have: they begin first, so that none is left alone at the end."""
 

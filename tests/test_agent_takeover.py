@@ -3,60 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import SECRET, Agent, Rig, eventually, mock, rigged
+from agent_rig import SECRET, Rig, eventually, mock
+from takeover_kit import ORPHAN, forget_everything, kill, orphaning, steps, trainer_pid
 
 from relay_agent import guardian
-from relay_agent.guardian import cgroup
 from relay_agent.link.contact import Contact
 from relay_agent.link.link import GIVES_WAY, Link
-from relay_agent.pod.pod import Pod, read_note
-from relay_agent.pod.takeover import RULES, Act, Standing, Trainer, backlog, look
+from relay_agent.pod.pod import Pod
+from relay_agent.pod.takeover import RULES, Act, Standing, Trainer, look
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.messages import PROTOCOL, Hello
-
-ORPHAN = {"ORPHAN_TIMEOUT": "60"}
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with rigged(tmp_path) as rig:
+    with orphaning(tmp_path) as rig:
         yield rig
-        stop_all(rig)
-
-
-def stop_all(rig: Rig) -> None:
-    """A guardian that waits for an agent is not left behind by a test that fails."""
-    for folder in rig.root.glob("pod-*/runs/*/e*"):
-        note = folder / "attempt.json"
-        if read_note(folder) is not None and note.exists():
-            for pid in guardian.tree(rig.guard(folder.parents[2].name, int(folder.name[1:]))):
-                os.kill(pid, signal.SIGKILL)
-
-
-def kill(agent: Agent) -> None:
-    agent.process.kill()
-    agent.process.wait()
-
-
-def trainer_pid(rig: Rig) -> int:
-    """The one that the latest `trainer.started` names."""
-    (event,) = [event for event in rig.events() if event["event"] == "trainer.started"][-1:]
-    return int(event["message"].rpartition(" ")[2])
-
-
-def steps(rig: Rig) -> list[str]:
-    return [line.split()[1] for line in rig.lines() if line.startswith("step ")]
 
 
 def test_a_killed_agent_is_followed_by_another_and_no_step_is_lost(rig: Rig) -> None:
@@ -147,63 +115,6 @@ def test_without_an_agent_for_long_it_saves_and_stops_and_the_next_agent_goes_on
     assert steps(rig) == [f"{n}/100" for n in (*range(1, saved + 1), *range(saved + 1, 101))]
 
 
-def test_guardian_and_agent_killed_together_leave_nothing_and_the_run_goes_on(rig: Rig) -> None:
-    command = mock("--steps", 60, "--step-seconds", 0.05, "--save-every", 5, "--daemons")
-    first = rig.agent(command, **ORPHAN)
-    eventually(lambda: rig.run()["newest_step"] >= 5, "a checkpoint")
-    guard = rig.guard()
-    parents = {pid: parent for pid, (parent, _) in guardian.processes().items()}
-    (keeper,) = [pid for pid, parent in parents.items() if parent == first.process.pid]
-    first.process.send_signal(signal.SIGSTOP)
-    os.kill(keeper, signal.SIGKILL)
-    kill(first)
-    second = rig.agent(command, **ORPHAN)
-    second.heard("nobody knows how")
-    assert not guardian.tree(guard)
-    assert second.wait() == 0, second.says()
-    attempts = rig.run()["attempts"]
-    assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
-    assert attempts[1]["started_step"] >= 5
-
-
-STRANGER = """
-import os, sys, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)", sys.argv[1]], {})
-    os._exit(0)
-for step in range(1, 10_000):
-    print(f"step {step}/10000 loss 1.0", flush=True)
-    time.sleep(0.05)
-"""
-
-
-def test_a_daemon_without_a_variable_is_found_by_its_group_when_agent_and_guardian_were_killed(
-    rig: Rig, tmp_path: Path
-) -> None:
-    """Its session is its own, its parents are gone, its environment is empty: the attempt's note names the group."""
-    probe = cgroup.make(f"probe-{os.getpid()}")
-    cgroup.remove(probe)
-    if not probe:
-        pytest.skip("no control group can be made here")
-    (tmp_path / "stranger.py").write_text(STRANGER)
-    mark = f"mark-of-{rig.run_id}"
-    first = rig.agent(f"exec {sys.executable} {tmp_path}/stranger.py {mark}", **ORPHAN)
-    eventually(lambda: rig.run()["step"] >= 2, "a trainer")
-    [group] = cgroup.find(rig.guard())
-    eventually(lambda: len(cgroup.members(group)) == 2, "the trainer and its daemon")
-    [keeper] = [pid for pid, (parent, _) in guardian.processes().items() if parent == first.process.pid]
-    first.process.send_signal(signal.SIGSTOP)
-    os.kill(keeper, signal.SIGKILL)
-    kill(first)
-    eventually(lambda: len(cgroup.members(group)) == 1, "the daemon alone")
-    second = rig.agent(mock("--steps", 5), **ORPHAN)
-    assert second.wait() == 0, second.says()
-    assert not cgroup.members(group)
-    assert not Path(group).exists()
-
-
 def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig) -> None:
     first = rig.agent(mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000), **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 5, "five steps")
@@ -287,50 +198,6 @@ def test_a_lost_commander_knows_the_lease_again(rig: Rig) -> None:
     assert steps(rig) == [f"{n}/80" for n in range(1, 81)], "nothing was acknowledged that is not here"
 
 
-def test_stop_policy_the_trainer_is_dead_before_the_lease_ends_with_a_frozen_agent(tmp_path: Path) -> None:
-    with rigged(tmp_path, lease_seconds=6.0) as rig:
-        command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000)
-        agent = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
-        eventually(lambda: rig.run()["step"] >= 3, "three steps")
-        guard = rig.guard()
-        agent.process.send_signal(signal.SIGSTOP)
-        frozen = time.monotonic()
-        eventually(lambda: not guardian.tree(guard), "the trainer's tree gone", 8)
-        assert time.monotonic() - frozen < 6.0
-        agent.process.send_signal(signal.SIGCONT)
-        agent.wait()
-        stop_all(rig)
-
-
-def test_stop_policy_a_new_agent_takes_the_trainer_over_and_stops_nothing(tmp_path: Path) -> None:
-    with rigged(tmp_path, lease_seconds=6.0) as rig:
-        command = mock("--steps", 100, "--step-seconds", 0.05, "--save-every", 20)
-        first = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
-        eventually(lambda: rig.run()["step"] >= 3, "three steps")
-        kill(first)
-        second = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
-        assert second.wait() == 0, second.says()
-        (attempt,) = rig.run()["attempts"]
-        assert (attempt["epoch"], attempt["outcome"], attempt["last_step"]) == (1, "completed", 100)
-        assert "agent.lease.cut_off" not in rig.kinds()
-        assert steps(rig) == [f"{n}/100" for n in range(1, 101)]
-
-
-def test_stop_policy_cut_off_it_saves_and_gives_the_run_back(tmp_path: Path) -> None:
-    with rigged(tmp_path, lease_seconds=4.0) as rig:
-        command = mock("--steps", 5000, "--step-seconds", 0.05, "--save-every", 100_000)
-        agent = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
-        eventually(lambda: rig.run()["step"] >= 3, "three steps")
-        rig.kill_commander()
-        agent.heard("as ON_LEASE_LOSS says")
-        agent.heard("preempted at step")
-        rig.start_commander()
-        assert agent.wait() in (75, 143), agent.says()
-        (attempt,) = rig.run()["attempts"]
-        assert attempt["outcome"] == "preempted"
-        assert rig.run()["newest_step"] >= 3
-
-
 def test_the_rules_name_every_case() -> None:
     assert set(RULES) == {
         (trainer, standing, same) for trainer in Trainer for standing in Standing for same in (True, False)
@@ -338,15 +205,6 @@ def test_the_rules_name_every_case() -> None:
     for (trainer, standing, _), act in RULES.items():
         assert (act is Act.QUARANTINE) == (standing is Standing.HIGHER), "one that was replaced goes on under no rule"
         assert act not in (Act.KEEP, Act.REGISTER, Act.DRAIN) or trainer is Trainer.RUNNING
-
-
-def forget_everything(rig: Rig) -> None:
-    """The commander's books are gone; who it is stays."""
-    rig.kill_commander()
-    for path in rig.state.iterdir():
-        if path.is_file() and path.name != "key":
-            path.unlink()
-    rig.start_commander()
 
 
 def test_neither_agent_nor_books_are_there_any_more_and_training_goes_on(rig: Rig) -> None:
@@ -392,60 +250,6 @@ def test_what_ended_unseen_after_another_took_over_is_history(rig: Rig) -> None:
     assert second.wait() == 75, second.says()
     assert [attempt["outcome"] for attempt in rig.run()["attempts"]] == ["superseded", "completed"]
     assert (rig.checkpoints(), rig.run()["newest_step"]) == (before, 100)
-
-
-@pytest.mark.parametrize("harm", ["note", "spool", "ended", "socket"])
-def test_what_is_damaged_on_the_pods_disk_costs_no_training(rig: Rig, harm: str) -> None:
-    """Bits flipped in what an agent left: the run goes on all the same, taken over or from its checkpoint."""
-    steps = 120 if harm == "ended" else 60  # far more than a guardian without an agent lets it make
-    command = mock("--steps", steps, "--step-seconds", 0.03, "--save-every", 10)
-    first = rig.agent(command, ORPHAN_TIMEOUT="1")
-    eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
-    kill(first)
-    folder, guard = rig.pod_folder(), rig.guard()
-    if harm == "ended":
-        eventually((folder / guardian.ENDED).exists, "the guardian's word")
-        (folder / guardian.ENDED).write_bytes(b"\xff\x00 nonsense")
-    elif harm == "note":
-        data = bytearray((folder / "attempt.json").read_bytes())
-        data[len(data) // 2] ^= 0x40
-        (folder / "attempt.json").write_bytes(data[:-20])
-    elif harm == "socket":
-        (folder / guardian.SOCKET).unlink()
-        os.mkfifo(folder / guardian.SOCKET)
-    else:
-        for path in folder.glob("*.log"):
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 0x10
-            path.write_bytes(data)
-    second = rig.agent(command, ORPHAN_TIMEOUT="1")
-    assert second.wait() == 0, second.says()
-    assert rig.run()["status"] == "completed"
-    assert rig.run()["attempts"][-1]["last_step"] == steps
-    assert "Traceback" not in second.says()
-    if harm in ("note", "spool"):
-        assert "set aside" in second.says() or "what follows in it is lost" in second.says()
-    eventually(lambda: not guardian.tree(guard), "the old trainer's tree gone")
-    rig.checkpoints()
-
-
-def test_of_what_cannot_be_read_only_this_pods_processes_are_stopped(tmp_path: Path) -> None:
-    """Two pods of one machine may train the same run in the same epoch, each for a commander of its own."""
-    here, there = (Pod(tmp_path / name, SystemClock()) for name in ("here", "there"))
-    for pod in (here, there):
-        (pod.make_folder("run-1", 1) / "attempt.json").write_text("{ damaged")
-    asleep = [
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={guardian.MARKER: mark + "0"})
-        for mark in (here.mark("run-1", 1), there.mark("run-1", 1), here.mark("run-10", 1), "run-1.1.")
-    ]
-    try:
-        eventually(lambda: all(guardian.carries(each.pid, guardian.MARKER.encode()) for each in asleep), "four asleep")
-        assert backlog(here, "run-1", None) == []
-        eventually(lambda: asleep[0].poll() == -signal.SIGKILL, "what is ours stopped")
-        assert [each.poll() for each in asleep[1:]] == [None, None, None]
-    finally:
-        for each in asleep:
-            each.communicate()
 
 
 def test_two_agents_at_once_after_ones_death_leave_the_trainer_alone(rig: Rig) -> None:
@@ -528,49 +332,3 @@ def test_what_was_begun_on_another_volume_ends_there(rig: Rig) -> None:
     assert rig.run()["newest_step"] >= 5
     assert rig.checkpoints() == [rig.run()["newest_checkpoint"]]
     assert rig.run()["status"] == "queued"
-
-
-def test_an_operator_who_no_longer_wants_it_stopped_is_heard_by_the_guardian(tmp_path: Path) -> None:
-    with rigged(tmp_path, lease_seconds=5.0) as rig:
-        command = mock("--steps", 160, "--step-seconds", 0.05, "--save-every", 50)
-        first = rig.agent(command, ON_LEASE_LOSS="stop", RELAY_STOP_GRACE="1", **ORPHAN)
-        eventually(lambda: rig.run()["step"] >= 5, "five steps")
-        kill(first)
-        second = rig.agent(command, RELAY_STOP_GRACE="1", **ORPHAN)
-        assert second.wait() == 0, second.says()
-        (attempt,) = rig.run()["attempts"]
-        assert (attempt["outcome"], attempt["last_step"]) == ("completed", 160)
-        assert "agent.lease.cut_off" not in rig.kinds()
-        stop_all(rig)
-
-
-def test_taken_over_under_the_rule_to_stop_it_trains_on(tmp_path: Path) -> None:
-    with rigged(tmp_path, lease_seconds=5.0) as rig:
-        command = mock("--steps", 160, "--step-seconds", 0.05, "--save-every", 50)
-        stop = {"ON_LEASE_LOSS": "stop", "RELAY_STOP_GRACE": "1", **ORPHAN}
-        first = rig.agent(command, **stop)
-        eventually(lambda: rig.run()["step"] >= 5, "five steps")
-        kill(first)
-        second = rig.agent(command, **stop)
-        assert second.wait() == 0, second.says()
-        (attempt,) = rig.run()["attempts"]
-        assert (attempt["outcome"], attempt["last_step"]) == ("completed", 160)
-        assert "agent.lease.cut_off" not in rig.kinds()
-        stop_all(rig)
-
-
-def test_a_note_that_nobody_can_read_stops_its_trainer_before_another_starts(rig: Rig) -> None:
-    command = mock("--steps", 100, "--step-seconds", 0.05, "--save-every", 100_000)
-    first = rig.agent(command, **ORPHAN)
-    eventually(lambda: rig.run()["step"] >= 5, "five steps")
-    guard = rig.guard()
-    kill(first)
-    (rig.pod_folder() / "attempt.json").write_bytes(b"garbage")
-    second = rig.agent(command, **ORPHAN)
-    second.heard("its trainer still runs: stopping it, so that it can save")
-    second.heard("waiting for run")
-    assert not guardian.tree(guard)
-    assert second.wait() == 0, second.says()
-    attempts = rig.run()["attempts"]
-    assert [attempt["outcome"] for attempt in attempts] == ["lost", "completed"]
-    assert attempts[1]["started_step"] >= 5, "from what it saved then"
