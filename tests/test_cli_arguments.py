@@ -137,7 +137,7 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(demo_module, "stage", no_stage)
     monkeypatch.setattr("relaytui.commander.server.Commander.start", no_commander)
-    monkeypatch.setattr("relaytui.commander.server.listen", lambda *_: socket.socket())
+    monkeypatch.setattr("relaytui.commander.listening.listen", lambda *_: socket.socket())
     monkeypatch.setattr(serve_module, "_take_descriptors", lambda: None)
 
 

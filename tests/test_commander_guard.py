@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from commander_kit import Kit, running
 
-from relaytui.commander.server import listen
+from relaytui.commander.listening import listen
 from relaytui.commander.settings import CommanderSettings
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token, proof_key, proven

@@ -21,6 +21,7 @@ from relaytui.cli import serve
 from relaytui.client.discover import local_endpoint
 from relaytui.client.link import LinkState
 from relaytui.client.mirror import Mirror
+from relaytui.commander import listening
 from relaytui.commander.embedded import EmbeddedCommander
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
@@ -69,7 +70,8 @@ async def test_a_second_commander_on_the_same_state_is_refused(tmp_path: Path) -
         pass
 
 
-async def test_a_port_in_use_is_named_and_the_state_left_free(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named_and_the_state_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "ASK_WITHIN", 0.05)  # who has it says nothing
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()

@@ -98,7 +98,7 @@ async def _first(*events: asyncio.Event) -> None:
 
 def check(settings: CommanderSettings) -> None:
     """RelayError where the address cannot be; a state folder that is not there yet is not made for that."""
-    from relaytui.commander.server import listen, located
+    from relaytui.commander.listening import listen, located
 
     located(settings.host, settings.port, settings.host_named)
     settings.check_exposure()

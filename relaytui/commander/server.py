@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import os
 import socket
 from contextlib import AsyncExitStack
-from typing import Any
 
 from aiohttp import web
 
@@ -20,6 +18,7 @@ from relaytui.commander.http.app import close_sockets, make_app
 from relaytui.commander.http.door import Door, LoopTrouble
 from relaytui.commander.http.guard import Credentials, served_hosts
 from relaytui.commander.keeper import Keeper
+from relaytui.commander.listening import BACKLOG, address_of, listen, located
 from relaytui.commander.logs import aside
 from relaytui.commander.services import endings
 from relaytui.commander.services.core import Core
@@ -32,14 +31,13 @@ from relaytui.commander.store.presence import Presence
 from relaytui.commander.store.reader import Reader
 from relaytui.commander.store.writer import Tx, Writer
 from relaytui.wire.clock import Clock, SystemClock
-from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.errors import RelayError
 from relaytui.wire.state import Address
 
 log = logging.getLogger(__name__)
 
 CLOSE_WITHIN = 0.5
 TIDY_EVERY = 600.0
-BACKLOG = 128
 
 
 class Commander:
@@ -82,7 +80,8 @@ class Commander:
             folder = await asyncio.to_thread(_open_folder, self.settings)
             stack.callback(folder.close)
             core = await self._open(folder, stack)
-            listener = listen(self.settings.host, self.settings.port, self.settings.host_named)
+            settings = self.settings
+            listener = await asyncio.to_thread(listen, settings.host, settings.port, settings.host_named, folder.key)
             stack.callback(listener.close)
             self.port = listener.getsockname()[1]
             credentials = Credentials(folder.key, self.settings.shared_secret)
@@ -203,47 +202,3 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def located(
-    host: str, port: int, named: str = "RELAY_HOST"
-) -> tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]:
-    """What the system takes `host` for; RelayError (exit UNAVAILABLE) where it knows no such address. `named`: what
-    named it."""
-    name = "127.0.0.1" if host == "localhost" else host
-    try:
-        return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise _unavailable(f"{host} is no address of this machine: {error.strerror}", f"see {named}") from None
-
-
-def listen(host: str, port: int, named: str = "RELAY_HOST") -> socket.socket:
-    """A listening socket; RelayError (exit UNAVAILABLE) names the address and what to do. `named`: what named it."""
-    family, kind, proto, _, address = located(host, port, named)
-    listener = socket.socket(family, kind, proto)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise _unavailable(
-                f"port {port} on {host} is taken", "name another with --port (0 takes a free one)"
-            ) from None
-        hint = "name another with --port" if error.errno == errno.EACCES else f"see {named} and the port"
-        raise _unavailable(f"cannot listen on {host} port {port}: {error.strerror}", hint) from None
-    listener.setblocking(False)
-    return listener
-
-
-def _unavailable(message: str, hint: str) -> RelayError:
-    return RelayError("address_unavailable", message, hint, exit_code=Exit.UNAVAILABLE)
-
-
-def address_of(host: str, port: int) -> str:
-    """Where clients on this machine find a commander bound to `host`."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{name}:{port}"
