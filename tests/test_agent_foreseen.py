@@ -119,6 +119,12 @@ def test_what_is_missing_and_may_not_matter_is_not_certain(command: str, words: 
         "python3 2> log < train.py",
         "python3 - < train.py",
         "launch.sh nosuch.py",
+        "exec 2>&1; python3 train.py",  # a descriptor, and no program
+        "exec 3>log && python3 train.py",
+        "2>&1 python3 train.py",
+        "cd - && python3 train.py",  # where it was before
+        "cd -P; python3 train.py",
+        "train() { python3 train.py; }; train",
         "",
     ],
 )

@@ -56,16 +56,17 @@ def missing(command: str) -> Missing | None:
     errexit = False
     parts = list(_simple(command))
     for at, (words, then) in enumerate(parts):
-        rest = list(words)
+        # A number before a redirection is the descriptor that it is of.
+        rest = words[: -1 if words and words[-1].isdigit() and _REDIRECTION.fullmatch(then) else None]
         replaces = False  # the shell
         while rest and (rest[0] == "exec" or _ASSIGNMENT.match(rest[0])):
             replaces = replaces or rest[0] == "exec"
             sure = sure and not _says_where(rest[0])
             del rest[0]
-        if not rest or then == "||":  # it may fail
+        if not rest or then in ("||", "()"):  # it may fail; it is made a function here
             return None
         if rest[0] == "cd":
-            if folder is None or len(rest) != 2 or not _PATH.fullmatch(rest[1]):
+            if folder is None or len(rest) != 2 or rest[1].startswith("-") or not _PATH.fullmatch(rest[1]):
                 return None
             folder = folder / rest[1]
             if not folder.is_dir():
@@ -164,8 +165,7 @@ def _script(words: list[str]) -> str | None:
         if name.fullmatch(program):
             after = list(dropwhile(switch.fullmatch, arguments))
             found = after[0] if after and not after[0].startswith("-") else None
-    # A bare number may belong to a redirection.
-    return found if found is not None and _PATH.fullmatch(found) and not found.isdigit() else None
+    return found if found is not None and _PATH.fullmatch(found) else None
 
 
 def _is_unknown(program: str, folder: Path | None, env: Mapping[str, str]) -> bool:
