@@ -48,3 +48,28 @@ def test_a_file_that_does_not_fit_leaves_the_one_before(file: Path, monkeypatch:
     with pytest.raises(OSError, match="No space"):
         own_files.replace(file, NEW)
     assert (file.read_bytes(), list(file.parent.iterdir())) == (OLD, [file])
+
+
+def test_a_line_that_does_not_fit_leaves_no_half_of_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next line would be glued to it, and both be lost."""
+    disk = Bits(monkeypatch, len(NEW) - 1)
+    with pytest.raises(OSError, match="No space"):
+        own_files.append(file, NEW)
+    assert file.read_bytes() == OLD
+    disk.room = 1000
+    own_files.append(file, NEW)
+    assert file.read_bytes() == OLD + NEW
+
+
+def test_what_another_wrote_behind_half_a_line_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Bits):
+        def __call__(self, fd: int, data: bytes) -> int:
+            taken = super().__call__(fd, data)
+            with file.open("ab", buffering=0) as other:
+                self.write(other.fileno(), OLD)
+            return taken
+
+    Other(monkeypatch, 5)
+    with pytest.raises(OSError, match="No space"):
+        own_files.append(file, NEW)
+    assert file.read_bytes() == OLD + NEW[:5] + OLD

@@ -10,10 +10,17 @@ from relay_agent import guardian
 
 
 def append(path: Path, data: bytes) -> None:
-    """At the end of a file of ours, which is made if it is missing. OSError."""
-    fd = guardian.open_own(str(path), os.O_WRONLY | os.O_APPEND)
+    """At the end of a file of ours, which is made if it is missing. OSError, and then nothing of it is there: the next
+    line would be glued to half of this one."""
+    fd = guardian.open_own(str(path), os.O_RDWR | os.O_APPEND)
     try:
-        _write(fd, data)  # in one where the disk has room: lines of two agents do not mix
+        before = os.fstat(fd).st_size
+        try:
+            _write(fd, data)  # in one where the disk has room: lines of two agents do not mix
+        except OSError:
+            if data.startswith(os.pread(fd, len(data), before)):  # else another agent's follows it
+                os.ftruncate(fd, before)
+            raise
     finally:
         os.close(fd)
 
