@@ -88,3 +88,51 @@ async def test_a_clock_that_runs_backwards_changes_no_order(tmp_path: Path) -> N
 )
 def test_a_time_outside_of_its_attempt_is_none(t: float, behind: float | None, at: float) -> None:
     assert happened(t, behind, since=100.0, now=200.0) == at
+
+
+async def test_so_is_whatever_else_it_tells(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent(now=clock.wall())
+        await agent.acquire("run-1")
+        clock.advance(AWAY)
+        first = FakeClock().wall()
+        synced = {"type": "event", "kind": "hub.synced", "message": "m", "data": {"step": "10", "tag": "step-10"}}
+        pruned = {"type": "pruned", "name": "step_00000010"}
+        told = ((5, started()), (10, published(10)), (12, synced), (20, published(20)), (21, pruned))
+        await agent.state(*({"t": first + seconds} | report for seconds, report in told))
+        at = await events(kit)
+        assert (at["hub.synced"], at["checkpoint.pruned"]) == (12, 21)
+        assert (await kit.run("run-1"))["synced_at"] == first + 12
+        rows = (await kit.get("/api/runs/run-1"))[1]["checkpoints"]
+        assert [row["pruned_at"] for row in rows if row.get("pruned_at")] == [first + 21]
+
+
+async def test_what_an_attempt_says_that_lost_its_run_is_as_old_as_it_is_too(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent(now=clock.wall())
+        await agent.acquire("run-1")
+        await agent.state(started())
+        await kit.force("run-1", 1)
+        clock.advance(AWAY)
+        first = FakeClock().wall()
+        await agent.state({"t": first + 30} | published(10), {"t": first + 35} | ended("superseded", 9))
+        at = await events(kit)
+        assert (at["checkpoint.orphan"], at["run.superseded"]) == (30, 35)
+        assert (await kit.attempts("run-1"))[0]["ended_at"] == first + 35
+        row = await kit.run("run-1")
+        assert row["message"].startswith("free: ")
+        assert row["updated_at"] == clock.wall(), "that is news now"
+
+
+async def test_nothing_is_saved_later_than_now_where_the_commanders_clock_was_set_back(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        clock.advance(AWAY)
+        await agent.state(started(), published(10))
+        clock.step_wall(-30.0)
+        await agent.state(published(20))
+        assert await checkpoints(kit) == [AWAY, AWAY - 30]
