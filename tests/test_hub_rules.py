@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -299,6 +300,27 @@ def test_metrics_wait_for_a_volume_and_are_thinned(tmp_path: Path) -> None:
         metrics.hear(Step(1.0, step, metrics={"loss": 1.0}))
     metrics.flush()
     assert len(metrics.path.read_bytes().splitlines()) <= 3 + MOST
+
+
+def test_two_who_write_metrics_at_once_lose_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of an attempt does not wait for a look that goes on."""
+    metrics = Metrics(new_run(tmp_path).hf / "metrics.jsonl", 1)
+    other = threading.Thread(target=metrics.flush)
+    monkeypatch.setattr("relay_agent.hub.metrics.LARGE", 100)
+
+    def slow(path: Path, data: bytes) -> None:
+        monkeypatch.setattr("relay_agent.hub.metrics.LARGE", 1 << 20)
+        metrics.hear(Step(1.0, 99, metrics={"loss": 1.0}))
+        other.start()
+        other.join(0.2)
+        own_files.replace(path, data)
+
+    monkeypatch.setattr("relay_agent.hub.metrics.replace", slow)
+    for step in range(8):
+        metrics.hear(Step(1.0, step, metrics={"loss": 1.0}))
+    metrics.flush()
+    other.join()
+    assert metrics.path.read_bytes().splitlines()[-1].startswith(b'{"step":99,')
 
 
 def test_what_is_told_while_metrics_are_written_is_written_next(

@@ -24,6 +24,7 @@ class Metrics:
         self._epoch = epoch
         self._waiting: list[bytes] = []
         self._lock = threading.Lock()  # it is flushed in a thread while more is heard
+        self._file = threading.Lock()  # and in two, where an attempt ends while a look goes on
         self._every = 1
         self._seen = 0
 
@@ -42,6 +43,10 @@ class Metrics:
 
     def flush(self) -> None:
         """Onto the volume; what it does not take is tried again. Blocking."""
+        with self._file:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         if not waiting:
