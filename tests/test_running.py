@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -144,6 +145,7 @@ async def test_an_order_to_stop_asks_for_a_checkpoint_first(tmp_path: Path, kind
         made.publisher.measured.count = 1
         assert await made.ended == 143
         assert made.trainer.stops == [GRACE + LAST], "its grace began with the order"
+        assert made.stop.dead_by == math.inf, "what is sent after it has its own time"
         assert made.stop.why is Why[kind.name]
 
 

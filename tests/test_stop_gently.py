@@ -172,7 +172,7 @@ async def test_an_order_is_answered_at_once_and_carried_out_once_it_is_saved() -
     assert (scene.answers, scene.stop.why) == ([("drain", True)], None)
     scene.saved.set()
     await asyncio.gather(*scene.tasks)
-    assert (scene.stop.why, scene.stop.message, scene.stop.dead_by) == (Why.DRAIN, "drained by root", 100.0)
+    assert (scene.stop.why, scene.stop.message, scene.stop.kill_by) == (Why.DRAIN, "drained by root", 100.0)
 
 
 async def test_a_cancel_that_comes_meanwhile_counts_and_asks_nobody_again() -> None:

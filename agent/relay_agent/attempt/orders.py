@@ -121,9 +121,9 @@ class Orders:
 
     async def _stop_gently(self, before_stop: Callable[[], Coroutine[Any, Any, float]]) -> None:
         try:
-            dead_by = await before_stop()
+            kill_by = await before_stop()
             if not self._over:
-                self._stop.dead_by = min(self._stop.dead_by, dead_by)
+                self._stop.kill_by = kill_by
         finally:  # whatever fails there
             if not self._over:
                 self._stop_as_ordered()

@@ -95,9 +95,10 @@ class Running:
         if at_once:
             trainer.kill()
             return
-        trainer.stop(self._stop.dead_by - self._clock.boot())
-        if math.isfinite(self._stop.dead_by):
-            trainer.dead_by(self._stop.dead_by + EARLY)
+        by = min(self._stop.dead_by, self._stop.kill_by)
+        trainer.stop(by - self._clock.boot())
+        if math.isfinite(by):
+            trainer.dead_by(by + EARLY)
 
 
 async def _ticking(follower: Follower) -> None:

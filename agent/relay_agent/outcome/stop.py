@@ -38,7 +38,10 @@ class Stop:
         self.hurried = asyncio.Event()
         """A second signal came, or the pod's time is up: nothing is waited for any more."""
         self.dead_by = math.inf
-        """On the boot clock: no later is the trainer's tree killed, whatever its grace."""
+        """On the boot clock: no later is the trainer's tree killed, whatever its grace, and what is sent waited for, as
+        the pod goes."""
+        self.kill_by = math.inf
+        """The same of the trainer alone: what is sent once it is gone has its own time."""
         self._listeners: list[Callable[[bool], None]] = []
 
     def ask(self, why: Why, message: str, signal: int = 0) -> None:
