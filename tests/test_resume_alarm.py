@@ -70,13 +70,43 @@ async def test_how_it_ended_says_it_too(tmp_path: Path) -> None:
         assert await seen(kit) == (None, 0)
 
 
-@pytest.mark.parametrize("step", ["", "-1", "²", "9" * 300, "31"])
-async def test_what_a_pod_says_of_it_is_a_number_or_nothing(tmp_path: Path, step: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "known"),
+    [("", (0, 30)), ("-1", (0, 30)), ("²", (0, 30)), ("9" * 300, (0, 30)), ("30", (None, 0)), ("31", (None, 0))],
+)
+async def test_what_a_pod_says_of_it_is_a_number_or_nothing(
+    tmp_path: Path, step: str, known: tuple[int | None, int]
+) -> None:
     async with running(tmp_path / "state", FakeClock()) as kit:
         agent = await kit.agent()
         await agent.acquire("naive")
-        await agent.state(RESUMED, {**IGNORED, "data": {"step": step}})
-        assert await seen(kit) in [(0, 30), (None, 0)]
+        answer = await agent.state(RESUMED, {**IGNORED, "data": {"step": step}})
+        assert answer["type"] == "ack", "whatever it says, what comes after it is heard"
+        assert await seen(kit) == known
+
+
+async def test_the_first_word_of_it_stays_and_is_of_that_attempt_alone(tmp_path: Path) -> None:
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        agent = await kit.agent()
+        await agent.acquire("naive")
+        await agent.state(RESUMED, IGNORED, {**IGNORED, "data": {"step": "7"}})
+        assert await seen(kit) == (1, 30)
+        await agent.state(ended("preempted", step=21))
+        other = await kit.agent("b")
+        await other.acquire("naive")
+        assert await seen(kit) == (None, 0), "what the next one is handed is not known yet"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [("", ALARM), ("exit 1; the resume did not take: it began at step 1, not after 30", None)],
+)
+async def test_it_is_said_once_of_how_it_ended(tmp_path: Path, message: str, said: str | None) -> None:
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        agent = await kit.agent()
+        await agent.acquire("naive")
+        await agent.state(RESUMED, IGNORED, ended("crashed", step=21, message=message))
+        assert (await attempt(kit))["message"] == (message if said is None else said)
 
 
 # -- on screens ----------------------------------------------------------------------------------------------------

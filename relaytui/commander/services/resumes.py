@@ -17,7 +17,7 @@ IGNORED = "resume.ignored"
 def heed(tx: Tx, attempt: Attempt, report: Event) -> None:
     said = report.data.get("step", "")
     step = int(said) if said.isascii() and said.isdigit() and len(said) < 16 else 0
-    if attempt.began_step is None and step <= attempt.started_step:
+    if attempt.began_step is None and step < attempt.started_step:
         attempts.save(tx, replace(attempt, began_step=step))
 
 
