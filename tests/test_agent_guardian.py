@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from guardian_kit import Heard, alive, eventually, start, with_word
 
 from relay_agent import guardian
+from relay_agent.guardian.main import Guardian
 from relay_agent.outcome.verdict import describe
 from relay_agent.output import printed
 from relay_agent.trainer import supervise
@@ -43,6 +45,19 @@ async def test_an_end_that_was_known_at_the_start_is_kept_without_another_word(t
     await trainer.gone
     assert SystemClock().boot() < end
     assert (tmp_path / "log").read_text().endswith("saved\n")
+
+
+def test_a_stop_never_outlasts_the_end_that_is_known_whatever_is_said_of_it_next(tmp_path: Path) -> None:
+    """The agent says STOP and by when at once: an end that comes later must not hide that of the lease."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        keeper = Guardian(theirs.fileno(), str(tmp_path / "log"), "guard-x", 60.0, 0.0, "-", ["true"], pty=False)
+        keeper.trainer.code = 0  # nothing is there to be signalled
+        now = SystemClock().boot()
+        for order in (guardian.DEADLINE + str(now + 10).encode(), guardian.STOP, guardian.DEADLINE + b"1e9"):
+            keeper.obey(order)
+        assert keeper.kill_at is not None
+        assert keeper.kill_at <= time.monotonic() + 10 - guardian.EARLY
 
 
 async def test_an_error_in_what_hears_the_trainer_is_an_error_of_who_waits_for_it(tmp_path: Path) -> None:

@@ -119,7 +119,10 @@ class Guardian:
         self.line.tell(EXITED, str(self.trainer.code).encode())
 
     def stop(self, grace: float, why: str) -> None:
-        """SIGTERM now, SIGKILL to the whole tree when `grace` seconds have passed. Asking again only shortens it."""
+        """SIGTERM now, SIGKILL to the whole tree when `grace` seconds have passed, or at the deadline where that is
+        sooner: another one may be told next. Asking again only shortens it."""
+        if self.deadline:
+            grace = min(grace, max(0.0, self.deadline - EARLY - boot_clock()))
         at = time.monotonic() + grace
         if self.kill_at is None:
             if self.trainer.code is None:
