@@ -10,6 +10,7 @@ from commander_kit import FakeClock, running, started
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
+from relaytui.client.link import LinkState
 from relaytui.client.mirror import MAX_EVENTS, Mirror
 from relaytui.commander.http.ws_feed import snapshot as snapshot_of
 from relaytui.dashboard.screens.home import HomeScreen
@@ -171,3 +172,15 @@ async def test_who_searches_no_more_asks_for_no_older_ones(commander: ScriptedCo
         rig.app.screen.set_filter("")
         await rig.pilot.pause()
         assert asked(commander) == []
+
+
+async def test_a_search_without_a_connection_says_so_once(commander: ScriptedCommander) -> None:
+    """Each letter asked a commander that was gone, and each said that it is."""
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await commander.stop()
+        await rig.becomes(lambda: rig.app.mirror.link.state is not LinkState.LIVE)
+        await rig.press("slash", *"zz", "enter")
+        await rig.shows("none of the newest 200 events contains zz", "has 100 older ones")
+        assert not rig.app._notifications

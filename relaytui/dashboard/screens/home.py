@@ -220,7 +220,7 @@ class HomeScreen(RelayScreen):
 
     def _look_further(self) -> None:
         """Older events: a page of them, or all that there is room for where one searches."""
-        if self.current == "events" and not self._looking and self.mirror.events_before:
+        if self.current == "events" and not (self._looking or self.stale) and self.mirror.events_before:
             self._looking = True
             self.relay.spawn(self._load_older())
 
