@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from relay_agent.attempt.running import Running
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.output.follow import Follower
 from relay_agent.output.progress import Progress
+from relay_agent.preempt import training
 from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
 
@@ -214,9 +216,35 @@ async def test_a_loss_that_is_acted_on_is_heard_at_once_whether_anybody_looks_or
 async def test_what_is_published_waits_for_what_was_printed_and_a_notice_knows_the_trainer(tmp_path: Path) -> None:
     async with scene(tmp_path, Trainer()) as made:
         assert made.publisher.catch_up == made.trainer.catch_up
-        (training,) = made.departed
-        assert training.published == 0  # type: ignore[attr-defined]
+        (running,) = made.departed
+        assert isinstance(running, training.Training)
+        assert running.published == 0
         made.trainer.ends(7)
         assert await made.ended == 7
         assert made.departed[1:] == [7]
         assert not made.link.training
+
+
+async def test_a_volume_that_hangs_holds_no_stop_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it take a thread for each look: there are few of them."""
+    there, looks = threading.Event(), list[Path]()
+
+    def hangs(path: Path) -> bool:
+        looks.append(path)
+        return not there.wait(60)
+
+    monkeypatch.setattr(training, "lexists", hangs)
+    monkeypatch.setattr(training, "ANSWERS", 0.01)
+    async with scene(tmp_path, Trainer()) as made:
+        (running,) = made.departed
+        assert isinstance(running, training.Training)
+        assert [await running.took_the_wish(), await running.took_the_wish()] == [False, False]
+        made.order(OrderKind.DRAIN)
+        await until(lambda: made.orders.asked_by_file)
+        made.stop.ask(Why.SIGNAL, "SIGTERM", 15)
+        assert await made.ended == 143
+        assert len(looks) == 1
+        there.set()
+        monkeypatch.setattr(training, "ANSWERS", 30.0)
+        made.file.unlink()
+        assert await running.took_the_wish()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
+from collections.abc import Callable
+from os.path import lexists
 from pathlib import Path
 
 from relay_agent.attempt.orders import Orders
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.trainer.supervise import Supervised
+
+ANSWERS = 2.0
+"""Seconds that the volume, or the system, has to tell."""
 
 
 class Training:
@@ -18,6 +22,7 @@ class Training:
         self._publisher = publisher
         self._trainer = trainer
         self._wish = wish
+        self._looks: dict[Callable[[], bool], asyncio.Task[bool]] = {}  # those that go on, one of a kind
 
     @property
     def published(self) -> int:
@@ -41,8 +46,31 @@ class Training:
 
     async def took_the_wish(self) -> bool:
         """The file by which it was asked is gone: it looks for it."""
-        return await asyncio.to_thread(lambda: not os.path.lexists(self._wish) and self._wish.parent.is_dir())
+        return await self._told(self._is_taken)
 
     async def knows_sigterm(self) -> bool:
         """A process of it handles SIGTERM, so that it may save on it."""
-        return await asyncio.to_thread(self._trainer.knows, signal.SIGTERM)
+        return await self._told(self._knows_sigterm)
+
+    def _is_taken(self) -> bool:
+        return not lexists(self._wish) and self._wish.parent.is_dir()
+
+    def _knows_sigterm(self) -> bool:
+        return self._trainer.knows(signal.SIGTERM)
+
+    async def _told(self, look: Callable[[], bool]) -> bool:
+        """False also where nobody tells, or not in time: a volume may hang, and a stop does not wait for it. A look
+        that hangs takes one thread, of the few that there are; the next ones ask what came of it."""
+        task = self._looks.get(look)
+        if task is None:
+            task = self._looks[look] = asyncio.create_task(asyncio.to_thread(_or_no, look), name="look")
+            task.add_done_callback(lambda done: self._looks.pop(look, None))
+        await asyncio.wait({task}, timeout=ANSWERS)
+        return task.done() and task.result()
+
+
+def _or_no(look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except OSError:
+        return False
