@@ -230,9 +230,10 @@ class Orders:
 async def _signalled(trainer: Supervised, signal: Signals) -> tuple[int, str]:
     """How many processes of it heard that, and in words."""
     try:
-        reached = await asyncio.to_thread(trainer.signal, signal)
+        async with asyncio.timeout(VOLUME_ANSWERS):  # all threads may wait for the volume
+            reached = await asyncio.to_thread(trainer.signal, signal)
     except OSError as error:
-        return 0, f"{signal.name} could not be sent: {error.strerror or error}"
+        return 0, f"{signal.name} could not be sent: {error.strerror or 'nothing answers'}"
     if not reached:
         return 0, f"nothing of the trainer handles {signal.name}"
     return reached, f"{signal.name} sent to {counted(reached, 'process', 'processes')} of the trainer"
