@@ -13,6 +13,7 @@ from scripted_commander import NOW, ScriptedCommander, snapshot
 from relaytui.client.link import LinkState
 from relaytui.client.mirror import MAX_EVENTS, Mirror
 from relaytui.commander.http.ws_feed import snapshot as snapshot_of
+from relaytui.commander.keeper import Keeper
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.wire.feed import EventAdded, Snapshot
 from relaytui.wire.rows import EventRow
@@ -81,6 +82,15 @@ def test_what_comes_while_older_ones_are_read_makes_no_hole() -> None:
     mirror.apply(EventAdded(event(1_001 + MAX_EVENTS)))
     assert mirror.add_older([event(id) for id in range(501, 1_001)], before=1_001, all_of_them=False)
     assert (ids(mirror), mirror.events_before) == (list(range(501, 1_002 + MAX_EVENTS)), 500)
+    mirror.apply(EventAdded(event(1_002 + MAX_EVENTS)))
+    assert (ids(mirror)[0], mirror.events_before) == (502, 501), "one comes, one goes"
+
+
+def test_while_there_are_older_ones_their_number_is_not_none() -> None:
+    mirror = Mirror()
+    mirror.apply(greeting(101, 300, 40))  # what it was when the picture began: it need not be so any more
+    assert mirror.add_older([event(id) for id in range(51, 101)], before=101, all_of_them=False)
+    assert mirror.events_before == 1
 
 
 async def test_a_commander_counts_those_that_its_picture_has_no_room_for(tmp_path: Path) -> None:
@@ -94,6 +104,10 @@ async def test_a_commander_counts_those_that_its_picture_has_no_room_for(tmp_pat
         assert len(first.events) == 200
         there = len((await kit.get("/api/events?limit=1000"))[1]["events"])
         assert first.events_before == there - 200 > 50
+        await Keeper(kit.commander.core, tmp_path / "state", kept=210).trim()
+        left = len((await kit.get("/api/events?limit=1000"))[1]["events"])
+        assert left < there
+        assert snapshot_of(kit.commander.core).events_before == left - 200, "those that are forgotten are no more"
     async with running(tmp_path / "state", clock) as kit:
         again = snapshot_of(kit.commander.core)
         there = len((await kit.get("/api/events?limit=1000"))[1]["events"])

@@ -14,9 +14,10 @@ from scripted_commander import NOW, ScriptedCommander, snapshot
 
 from relaytui.cli.runs import _run_cells, print_detail
 from relaytui.client.answers import RunDetail
+from relaytui.client.mirror import Mirror
 from relaytui.client.words import steps_made
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.screens.facts import heading, why
+from relaytui.dashboard.screens.facts import heading, peek_lines, why
 from relaytui.dashboard.screens.histories import attempt_item
 from relaytui.dashboard.screens.lists import run_item
 from relaytui.wire.feed import EventAdded
@@ -119,6 +120,7 @@ def test_lists_and_the_head_of_a_run_show_it() -> None:
     item = run_item(ROW, NOW)
     assert Piece("▲ no resume", "warn") in [piece for cell in item.row.cells for piece in cell]
     assert item.order["status"] < run_item(RUNS[0], NOW).order["status"]
+    assert item.order["status"] < run_item(run("a"), NOW).order["status"], "whatever it is called"
     assert "no resume" in item.text
     assert _run_cells(ROW, NOW)[1] == "no resume"
     assert "▲ no resume" in "".join(text for text, _ in heading(ROW, NOW))
@@ -126,6 +128,12 @@ def test_lists_and_the_head_of_a_run_show_it() -> None:
     over = replace(ROW, status=RunStatus.FAILED, message=f"exit 1; {ALARM}")
     assert "no resume" not in "".join(text for text, _ in heading(over, NOW)), "its message says so"
     assert _run_cells(over, NOW)[1] == "failed"
+
+
+def test_below_the_list_it_comes_before_who_holds_the_run() -> None:
+    text = ["".join(text for text, _ in line) for line in peek_lines(ROW, Mirror(), 80)]
+    assert text[1].startswith(f" ▲ {ALARM}")
+    assert "held by pod-a" in text[1]
 
 
 def test_an_attempt_says_what_it_began_with_and_what_it_was_handed() -> None:
