@@ -154,6 +154,8 @@ class SimGuardian:
             self.world.observer.promised(self.trainer, self.pod.when_boot_is(self.deadline))
 
     def stop(self, grace: float, why: str) -> None:
+        if self.deadline:
+            grace = min(grace, max(0.0, self.deadline - guardian.EARLY - self.pod.boot()))
         at = self.pod.mono() + grace
         if self._kill_at is None:
             if self.code is None:
