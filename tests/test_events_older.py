@@ -10,10 +10,13 @@ from commander_kit import FakeClock, running, started
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
+from relaytui.client.answers import Events
+from relaytui.client.endpoint import Endpoint
 from relaytui.client.link import LinkState
 from relaytui.client.mirror import MAX_EVENTS, Mirror
 from relaytui.commander.http.ws_feed import snapshot as snapshot_of
 from relaytui.commander.keeper import Keeper
+from relaytui.dashboard import session
 from relaytui.dashboard.screens.home import HomeScreen
 from relaytui.wire.feed import EventAdded, Snapshot
 from relaytui.wire.rows import EventRow
@@ -149,6 +152,7 @@ async def test_a_search_looks_through_older_ones(commander: ScriptedCommander) -
         await rig.shows("events 200 of 300")
         await rig.press("slash", *"run.odd", "enter")
         await rig.shows("number 7", "1 of 300 with run.odd")
+        assert asked(commander) == [f"{OLDER}?before=101&limit=1000"], "when all are here nobody is asked"
         await rig.press("escape", "slash", *"zz", "enter")
         await rig.shows("none of 300 events contains zz")
 
@@ -160,6 +164,7 @@ async def test_older_ones_that_cannot_be_had_are_not_denied(commander: ScriptedC
         await rig.shows("events 200 of 300")
         await rig.press("slash", *"run.odd", "enter")
         await rig.shows("none of the newest 200 events contains run.odd", "relay-tui events has 100 older ones")
+        assert rig.app._notifications, "and why"
 
 
 async def test_where_they_are_to_be_had_is_said_as_this_commander_is_called(commander: ScriptedCommander) -> None:
@@ -198,3 +203,58 @@ async def test_a_search_without_a_connection_says_so_once(commander: ScriptedCom
         await rig.press("slash", *"zz", "enter")
         await rig.shows("none of the newest 200 events contains zz", "has 100 older ones")
         assert not rig.app._notifications
+
+
+async def test_a_page_that_is_full_is_not_the_last_and_no_more_come_than_there_is_room_for(
+    commander: ScriptedCommander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "OLDER", 50)
+    monkeypatch.setattr(session, "MOST_EVENTS", 280)
+    commander.answers["GET", OLDER] = (200, {"now": NOW, "events": [event(id) for id in range(51, 101)]})
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("end")
+        await rig.shows("events 250 of 300")
+        await rig.press("end")
+        await rig.shows("number 51 ")
+        await rig.press("end")
+        await rig.pilot.pause()
+        assert asked(commander) == [f"{OLDER}?before=101&limit=50"]
+
+
+async def test_a_search_goes_on_page_by_page(commander: ScriptedCommander, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "OLDER", 50)
+    commander.answers["GET", OLDER] = (200, {"now": NOW, "events": [event(id) for id in range(51, 101)]})
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        await rig.press("slash", "z", "enter")
+        await rig.shows("none of the newest 250 events contains z")
+        assert asked(commander) == [f"{OLDER}?before={before}&limit=50" for before in (101, 51)]
+
+
+async def test_while_older_ones_are_read_that_is_said_and_nobody_asks_again(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await rig.press("3")
+        await rig.shows("events 200 of 300")
+        assert isinstance(rig.app.screen, HomeScreen)
+        rig.app.screen._looking = True
+        await rig.press("end", "slash", "z", "enter")
+        await rig.shows("none of the newest 200 events contains z", "looking through older ones")
+        assert asked(commander) == []
+
+
+async def test_room_is_made_before_they_are_asked_for() -> None:
+    mirror = Mirror()
+    mirror.apply(greeting(1_001, 1_000 + MAX_EVENTS, 1_000))
+
+    class Slow:
+        async def events(self, **_: int) -> Events:
+            mirror.apply(EventAdded(event(1_001 + MAX_EVENTS)))
+            return Events(NOW, [event(id) for id in range(1, 1_001)])
+
+    made = session.Session(Endpoint("http://127.0.0.1:9", "t"), mirror, lambda: None)
+    made._client = Slow()  # type: ignore[assignment]
+    assert await made.load_older_events()
+    assert ids(mirror) == list(range(1, 1_002 + MAX_EVENTS))
