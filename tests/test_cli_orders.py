@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from dashboard_fleet import RUNS
 from dashboard_fleet import run as row
+from msgspec.structs import replace
 from scripted_commander import NOW, TOKEN, ScriptedCommander
 
+from relaytui.cli.act import _describe
 from relaytui.cli.group import cli
 from relaytui.client import orders
 from relaytui.client.answers import RunDetail
@@ -139,3 +141,10 @@ async def test_what_cannot_be_done_is_refused_before_it_is_asked_about(
     assert said.startswith(f"relay-tui: {why}")
     assert said.count("\n") == 1
     assert not any(method == "POST" for method, *_ in commander.requests)
+
+
+def test_what_is_asked_about_is_shown_without_control_sequences() -> None:
+    """A commander may be an older one, or know runs from one."""
+    said = _describe(RunDetail(NOW, replace(RUNS[0], holder="pod\x1b]0;x\x07-a", newest_checkpoint="step\x1b[2J")))
+    assert said.isprintable()
+    assert "held by pod" in said

@@ -29,6 +29,7 @@ from relaytui.shell.arguments import RUN_ID, Seconds
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import OrderKind
+from relaytui.wire.text import clean
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ def _describe(detail: RunDetail) -> str:
     silent = "" if run.reported_at is None else f", last report {ago(detail.now - run.reported_at)}"
     left = "" if run.lease_expires_at is None else f", lease left {max(0, int(run.lease_expires_at - detail.now))}s"
     newest = run.newest_checkpoint or "none"
-    return f"{run.run_id} is {run.status.value}, {held}{silent}{left}; newest checkpoint {newest}."
+    return clean(f"{run.run_id} is {run.status.value}, {held}{silent}{left}; newest checkpoint {newest}.", 1_000)
 
 
 def _acted(target: Target, act: Callable[[CommanderClient], Awaitable[T]]) -> T:
