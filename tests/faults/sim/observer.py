@@ -82,6 +82,7 @@ class Held:
 
     epoch: int
     incarnation: str
+    host: PodHost
     granted: float
     safe_until: float
     known_until: float  # by what reached the agent
@@ -404,14 +405,15 @@ class Observer:
                     self.fail("one holder", words)
                 if other.incarnation == incarnation and not other.released:
                     self._released(other.epoch)  # who asks anew has given up what it, or a dead agent it follows, held
-            self.held[epoch] = Held(epoch, incarnation, self.now, safe, safe)
+            self.held[epoch] = Held(epoch, incarnation, end.process.host, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
-            # Books that were restored may know nothing of one that has ended since; the volume fences who comes back.
+            # Books that were restored may know nothing of one that has ended since, or died with its pod; the volume
+            # fences who comes back.
             later = [
                 held
                 for held in self.held.values()
-                if held.epoch > epoch and held.granted < asked.sent and not (self.restored and held.released)
+                if held.epoch > epoch and held.granted < asked.sent and not (self.restored and (held.released or not held.host.up))
             ]
             self.check("one holder", not later, f"epoch {epoch} is renewed although {later} was granted before")
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
