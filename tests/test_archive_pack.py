@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import zstandard
 
 from relaytui.archive import frame, tar
-from relaytui.archive.errors import SourceChanged, Unpackable
+from relaytui.archive.errors import Damaged, SourceChanged, Unpackable
 from relaytui.archive.extract import extract
 from relaytui.archive.pack import Pack
 
@@ -190,6 +191,37 @@ def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path, change: objec
 
     with pytest.raises(SourceChanged, match=name):
         list(pack.chunks(check=when_it_reads))
+
+
+def known(files: dict[str, bytes]) -> dict[str, tuple[int, str]]:
+    return {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
+
+
+def test_files_that_are_what_they_have_to_be_are_the_same_archive(tmp_path: Path) -> None:
+    path = folder(tmp_path / "one", FILES)
+    (path / "beside").touch()
+    assert b"".join(Pack(path, known=known(FILES)).chunks()) == packed(path, FILES)
+
+
+def test_a_size_that_differs_is_found_before_a_byte_is_read(tmp_path: Path) -> None:
+    path = folder(tmp_path / "one", FILES)
+    _shrink(path / "model.safetensors")
+    with pytest.raises(Damaged, match=r"'model\.safetensors' has 3 bytes, not 9,000,000"):
+        Pack(path, known=known(FILES))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "größe/" + "n" * 120])
+def test_a_bit_that_turned_is_found_in_the_same_pass_before_the_end(tmp_path: Path, name: str) -> None:
+    """Whichever file it is in: the archive has no end then that anybody could finish it with."""
+    path = folder(tmp_path / "one", FILES)
+    data = FILES[name]
+    (path / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    pack, got = Pack(path, known=known(FILES)), bytearray()
+    with pytest.raises(Damaged, match=f"{name.split('/')[-1]}' is not what was saved"):
+        got.extend(itertools.chain.from_iterable(pack.chunks()))
+    assert pack.read_bytes <= pack.file_bytes
+    assert packed(path, FILES).startswith(got)
+    assert len(got) < len(packed(path, FILES))
 
 
 def test_further_names_of_a_file_are_no_change(tmp_path: Path) -> None:

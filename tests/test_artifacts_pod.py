@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from artifact_kit import Store as Pod
-from artifact_kit import flip, pod, stored_files
+from artifact_kit import flip, part_files, pod, stored_files
 from artifact_pod_kit import Failing, Tell, archive_of, done, published, sent, where
 from checkpoint_kit import new_run
 from commander_kit import Kit, running
@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from relay_agent.artifacts.far import commander as far_commander
 from relay_agent.artifacts.far import send
-from relay_agent.artifacts.jobs import Attach, Attached, ListStored, Offers, Pull, Put
+from relay_agent.artifacts.jobs import Attach, Attached, ListStored, Offers, Pull, Put, Store
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.placing import place
+from relay_agent.checkpoints.publish import Published
 from relay_agent.checkpoints.receiving import place_for
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.child import Refused
@@ -184,9 +185,57 @@ async def test_what_stands_in_the_way_for_good_is_told_apart(
     assert await why(where(holder)) == ("changed", "permanent")
 
 
-async def test_a_checkpoint_that_changes_under_way_is_never_stored(holder: Pod, run: RunFolder) -> None:
+def rot(checkpoint: Published) -> None:
+    """One bit of its weights turns, as a disk may turn it: nothing else says so. Once more, and it is as it was."""
+    file = checkpoint.path / "weights.bin"
+    old = file.stat()
+    file.chmod(0o600)
+    flip(file, 0)
+    os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
+
+
+async def test_a_damaged_checkpoint_is_never_stored(kit: Kit, holder: Pod, run: RunFolder, tmp_path: Path) -> None:
+    store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+    rot(checkpoint)
+    with pytest.raises(Failing) as caught:
+        await sent(store, checkpoint)
+    failed = caught.value.failed
+    assert (failed.code, failed.kind) == ("damaged", "permanent")
+    assert failed.words == f"{checkpoint.name} is damaged: 'weights.bin' is not what was saved: its hash differs"
+    assert [row["kind"] for row in await holder.rows()] == ["file"]
+    assert (kit.commander.core.artifacts.uploads.coming, part_files(tmp_path / "state")) == ({}, []), "given up there"
+    rot(checkpoint)
+    assert (await sent(store, checkpoint)).sent == archive_of(checkpoint).size
+
+
+async def test_one_that_is_cut_off_is_found_before_anything_is_sent(holder: Pod, run: RunFolder) -> None:
+    store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+    os.truncate(checkpoint.path / "weights.bin", 1000)
+    with pytest.raises(Failing, match=r"'weights\.bin' has 1,000 bytes, not 1,000,000") as caught:
+        await sent(store, checkpoint)
+    assert caught.value.failed.code == "damaged"
+    assert await holder.rows() == []
+
+
+async def test_a_checkpoint_that_changes_under_way_is_never_stored(
+    kit: Kit, holder: Pod, run: RunFolder, tmp_path: Path
+) -> None:
     """What was sent before a try broke off is no part of what it is now; the one after that begins anew."""
     store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
+    await broken_off(store, checkpoint)
+    assert part_files(tmp_path / "state")
+    rot(checkpoint)
+    with pytest.raises(Failing) as caught:
+        await sent(store, checkpoint)
+    assert caught.value.failed.code == "damaged"
+    assert [row["kind"] for row in await holder.rows()] == ["file"]
+    assert (kit.commander.core.artifacts.uploads.coming, part_files(tmp_path / "state")) == ({}, [])
+    rot(checkpoint)
+    assert (await sent(store, checkpoint)).sent == archive_of(checkpoint).size
+
+
+async def broken_off(store: Store, checkpoint: Published) -> None:
+    """Its child dies after four chunks."""
     told: list[str] = []
 
     def die(what: str) -> None:
@@ -196,16 +245,6 @@ async def test_a_checkpoint_that_changes_under_way_is_never_stored(holder: Pod, 
 
     with pytest.raises(Failing):
         await sent(store, checkpoint, Tell(die))
-    file = checkpoint.path / "weights.bin"
-    old = file.stat()
-    file.chmod(0o600)
-    flip(file, 0)
-    os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
-    with pytest.raises(Failing) as caught:
-        await sent(store, checkpoint)
-    assert caught.value.failed.code == "wrong_hash"
-    assert [row["kind"] for row in await holder.rows()] == ["file"]
-    assert (await sent(store, checkpoint)).sent == archive_of(checkpoint).size
 
 
 async def test_an_older_commander_has_no_store(holder: Pod) -> None:

@@ -52,6 +52,8 @@ class Child:
     jobs: list[Struct] = field(default_factory=list)
     wrong: list[Trouble] = field(default_factory=list)
     """What comes of the next puts."""
+    spoilt: set[str] = field(default_factory=set)
+    """Names of checkpoints that are damaged."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     on_put: Callable[[Put], None] = lambda job: None
 
@@ -68,6 +70,8 @@ class Child:
         await self.hold.wait()
         if self.wrong:
             raise self.wrong.pop(0)
+        if Path(job.folder).name in self.spoilt:
+            raise Trouble("damaged", "'weights.bin' is not what was saved", "permanent")
         return Kept(len(self.puts), 1000, 1000, False)
 
     @property
@@ -226,6 +230,22 @@ async def test_the_end_does_not_wait_for_ever(make: Make) -> None:
         await asyncio.wait_for(rig.task, 5)
         assert len(rig.child.puts) == TRIES
         assert rig.told.kinds() == ["artifact.failed"]
+
+
+@pytest.mark.parametrize("which", ["final", "every", "best"])
+async def test_what_a_run_ends_with_is_the_newest_that_is_whole(make: Make, which: str) -> None:
+    async with make(which, best=Best("loss") if which == "best" else None) as rig:
+        rig.child.hold.clear()
+        first, second, third = (rig.publish(step, metrics={"loss": 4.0 - step}) for step in (1, 2, 3))
+        rig.child.spoilt = {second, third}
+        rig.child.hold.set()
+        assert rig.upkeep.size_left(final=True) > 0
+        await rig.end()
+        sent = [(Path(job.folder).name, job.final) for job in rig.child.jobs if isinstance(job, Put)]
+        assert sent[-3:] == [(third, True), (second, True), (first, True)]
+        assert rig.told.kinds()[-3:] == ["artifact.failed", "artifact.failed", "artifact.stored"]
+        assert rig.told.transfers[-1].checkpoint == first
+        assert rig.upkeep.size_left(final=True) == 0
 
 
 async def test_what_is_there_already_is_sent_once_more_to_be_marked_as_the_last(make: Make) -> None:

@@ -16,8 +16,10 @@ class BadArchive(RelayError):  # noqa: N818 - it says what it is
 class SourceChanged(RelayError):  # noqa: N818 - it says what it is
     """The folder was not the same from the first byte to the last, or holds what an archive cannot."""
 
-    def __init__(self, words: str, *, code: str = "source_changed") -> None:
-        super().__init__(code, words, "archive a folder that nobody writes to")
+    def __init__(
+        self, words: str, *, code: str = "source_changed", hint: str = "archive a folder that nobody writes to"
+    ) -> None:
+        super().__init__(code, words, hint)
         self.words = words
 
 
@@ -26,3 +28,10 @@ class Unpackable(SourceChanged):
 
     def __init__(self, words: str) -> None:
         super().__init__(words, code="unpackable")
+
+
+class Damaged(SourceChanged):
+    """A file in it is not what it has to be: it was damaged since that was written down."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words, code="damaged", hint="archive another one, or one that is whole again")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from relaytui.archive.errors import SourceChanged, Unpackable
+from relaytui.archive.errors import Damaged, SourceChanged, Unpackable
 from relaytui.archive.frame import at_most, compressed
 from relaytui.archive.names import MAX_DEPTH, MAX_FILES, Names
 from relaytui.archive.tar import BLOCK, END, header, padding
@@ -38,20 +39,34 @@ class Pack:
     Files alone: folders come back by the files in them, empty ones do not. Modes, owners and times are not kept.
     """
 
-    def __init__(self, folder: Path, names: Iterable[str] | None = None, *, max_bytes: int | None = None) -> None:
-        """Looks at every file, and reads none. Unpackable, SourceChanged. `max_bytes`: of content, headers included."""
+    def __init__(
+        self,
+        folder: Path,
+        names: Iterable[str] | None = None,
+        *,
+        known: Mapping[str, tuple[int, str]] | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Looks at every file, and reads none. Unpackable, SourceChanged. `known`: in place of `names`, what each file
+        has to be, size and SHA-256; Damaged where a size is another one. `max_bytes`: of content, headers included."""
         self.folder = folder
+        self._known = known or {}
+        names = known if known is not None else names
         self.read_bytes = 0
         """Bytes of its files that the pass under way has read."""
         with _opened(folder) as root:
             paths = sorted(names) if names is not None else sorted(_walk(root, ""))
-            known = Names()
+            taken = Names()
             try:
                 for path in paths:
-                    known.add(path)
+                    taken.add(path)
             except ValueError as error:
                 raise Unpackable(f"{folder} cannot be archived: {error}") from None
             self.members = tuple(_found(root, path) for path in paths)
+        for member in self.members:
+            size, _ = self._known.get(member.path, (member.size, ""))
+            if member.size != size:
+                raise Damaged(f"{member.path!a} has {member.size:,} bytes, not {size:,}")
         self.content_bytes = len(END) + sum(
             len(header(member.path, member.size)) + member.size + -member.size % BLOCK for member in self.members
         )
@@ -64,7 +79,8 @@ class Pack:
 
     def chunks(self, workers: int = 1, check: Callable[[], None] = nothing) -> Iterator[bytes]:
         """The archive, in pieces of no particular size; again and again the same. SourceChanged at the first file
-        that is not as it was when this was made. `check` is called before every MiB, to raise what ends it."""
+        that is not as it was when this was made, Damaged at the first whose bytes are not the known ones: before the
+        archive's end, so that nobody has the whole of it. `check` is called before every MiB, to raise what ends it."""
         return compressed(self._content(check), self.content_bytes, workers)
 
     def _content(self, check: Callable[[], None]) -> Iterator[bytes]:
@@ -72,10 +88,15 @@ class Pack:
         with _opened(self.folder) as root:
             for member in self.members:
                 yield header(member.path, member.size)
+                digest = sha256() if member.path in self._known else None
                 for chunk in _bytes(root, member):
                     check()
                     self.read_bytes += len(chunk)
+                    if digest is not None:
+                        digest.update(chunk)  # while the workers compress what came before
                     yield chunk
+                if digest is not None and digest.hexdigest() != self._known[member.path][1]:
+                    raise Damaged(f"{member.path!a} is not what was saved: its hash differs")
                 yield padding(member.size)
         yield END
 

@@ -26,6 +26,8 @@ from relaytui.wire.text import clean
 T = TypeVar("T")
 MAX_ANSWER = 16 << 20
 BACKOFF = Backoff()
+GIVE_UP_WITHIN = 15.0
+"""Seconds that it is waited for an answer that changes nothing here."""
 BROKEN = (OSError, http.client.HTTPException)
 """What a connection that breaks raises."""
 
@@ -104,6 +106,12 @@ class Commander:
         """Its bytes came as others than its hash says: the commander may look for itself, and mark it."""
         with suppress(Trouble, *BROKEN):
             self._once("POST", f"/api/artifacts/{artifact}/doubt", dict, b"")
+
+    def give_up(self, upload: str) -> None:
+        """Nobody goes on with it: it takes no room there any more. Where that does not get through, the commander gives
+        it up itself, in time."""
+        with suppress(Trouble, *BROKEN):
+            self._once("DELETE", upload, dict, b"", timeout=GIVE_UP_WITHIN)
 
     def _request(
         self, method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str], timeout: float | None

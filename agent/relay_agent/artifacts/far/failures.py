@@ -51,7 +51,7 @@ def told(error: BaseException, job: Any) -> Failed:
     if isinstance(error, BadArchive):
         return Failed("not_whole", error.message, "permanent")
     if isinstance(error, SourceChanged):
-        return Failed("damaged" if error.code == "unpackable" else "changed", error.message, "permanent")
+        return Failed("changed" if error.code == "source_changed" else "damaged", error.message, "permanent")
     if isinstance(error, Unreadable):
         return Failed("volume", error.reason, "transient")
     if isinstance(error, Torn):

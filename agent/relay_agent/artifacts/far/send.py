@@ -2,7 +2,8 @@
 
 It is hashed on its way, and kept nowhere: a pod's own disk need not hold a second copy of a checkpoint that may be as
 large as it is. Made again it is the same (`relaytui.archive`), so one that broke off goes on where it was; were it not,
-the commander would say so at the end.
+the commander would say so at the end. Each file is held against its manifest on the way: what was damaged since it was
+published never comes to an end there, and what came of it is given up.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from relay_agent.checkpoints.manifest import MANIFEST, Sealed, Torn, read
 from relay_agent.checkpoints.receiving import manifest_of
 from relay_agent.sending.child import Tell
 from relay_agent.sending.trouble import Trouble
+from relaytui.archive.errors import Damaged, SourceChanged
 from relaytui.archive.pack import Pack
 from relaytui.wire.artifacts import (
     OFFSET_HEADER,
@@ -54,7 +56,8 @@ class Source(Protocol):
 
 
 def put(job: Put, tell: Tell) -> Kept:
-    """The manifest first: what has an archive there has a manifest, too, by which it is found again."""
+    """The manifest first: what has an archive there has a manifest, too, by which it is found again. Torn where the
+    checkpoint is not what was published."""
     folder, store = Path(job.folder), job.store
     sealed = _sealed(folder, job.manifest, store.run_id)
     step, name = sealed.manifest.step, sealed.name
@@ -63,29 +66,38 @@ def put(job: Put, tell: Tell) -> Kept:
         store.run_id, ArtifactKind.FILE, MANIFESTS, job.manifest, len(data), store.epoch, store.token, step,
         job.manifest, job.final,
     )  # fmt: skip
-    pack = Pack(folder, [MANIFEST, *(file.path for file in sealed.manifest.files)])
-    archive = BeginUpload(
-        store.run_id, ArtifactKind.CHECKPOINT, name, None, pack.most_bytes, store.epoch, store.token, step,
-        job.manifest, job.final,
-    )  # fmt: skip
-    with Commander(store) as commander:
-        tell.phase("uploading")
-        upload(commander, about, Whole(data), tell)
-        return upload(commander, archive, _Packed(pack, tell), tell, store.finish)
+    known = {file.path: (file.size, file.sha256) for file in sealed.manifest.files}
+    try:
+        pack = Pack(folder, known={MANIFEST: (len(data), job.manifest), **known})
+        archive = BeginUpload(
+            store.run_id, ArtifactKind.CHECKPOINT, name, None, pack.most_bytes, store.epoch, store.token, step,
+            job.manifest, job.final,
+        )  # fmt: skip
+        with Commander(store) as commander:
+            tell.phase("uploading")
+            upload(commander, about, Whole(data), tell)
+            return upload(commander, archive, _Packed(pack, tell), tell, store.finish)
+    except Damaged as damaged:
+        raise Torn(f"{name} is damaged: {damaged.words}") from None
 
 
 def upload(commander: Commander, about: BeginUpload, source: Source, tell: Tell, finish: float = 60.0) -> Kept:
-    """All of one thing, from where an earlier try ended. Trouble."""
+    """All of one thing, from where an earlier try ended. Trouble; SourceChanged, and what came of it is given up."""
     try:
         began = commander.ask("POST", PATH, Began, about)
         if began.stored and began.artifact is not None:
             return Kept(began.artifact.id, began.artifact.size, 0, True)
-        sending = _Sending(commander, f"{PATH}/{began.upload}", source)
-        sending.work(began.offset)
-        if about.sha256 is None:
-            tell.phase("commit")
-        tell.may("finish")
-        stored = _finished(commander, f"{PATH}/{began.upload}", tell, finish, sending)
+        path = f"{PATH}/{began.upload}"
+        sending = _Sending(commander, path, source)
+        try:
+            sending.work(began.offset)
+            if about.sha256 is None:
+                tell.phase("commit")
+            tell.may("finish")
+            stored = _finished(commander, path, tell, finish, sending)
+        except SourceChanged:
+            commander.give_up(path)
+            raise
     finally:
         source.end()
     return Kept(stored.artifact.id, stored.artifact.size, sending.sent, False)
