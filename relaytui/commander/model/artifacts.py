@@ -1,9 +1,8 @@
-"""Rules of the artifact store: what an upload is, what there is room for, and what gives way to what is newer."""
+"""Rules of the artifact store: what an upload is, and what gives way to what is newer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,41 +45,6 @@ def as_told(upload: Upload, told: FinishUpload | None) -> Upload:
         message = f"sha256, size: {told.sha256[:16]}… of {told.size} bytes is not what was begun"
         raise RelayError("bad_field", message, "begin again with what it is now", status=422)
     return replace(upload, sha256=told.sha256, size=told.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes. `free`: on the disk, less what it is to keep and what uploads have announced and not sent yet."""
-
-    quota: int
-    run_quota: int
-    free: int
-
-
-def here(room: Room, size: int) -> Room:
-    """What is there already takes no room on the disk."""
-    return Room(room.quota, room.run_quota, max(room.free, size))
-
-
-def refuse(run_id: str, size: int, used: int, used_by_run: int, room: Room) -> RelayError | None:
-    """Why there is no room for `size` bytes more, before any of them is sent."""
-    if used_by_run + size > room.run_quota:
-        message = f"run {run_id} has {in_words(used_by_run)} of {in_words(room.run_quota)} here: no room for "
-        return _no_room("quota", f"{message}{in_words(size)} more", "RELAY_ARTIFACT_RUN_QUOTA")
-    if used + size > room.quota:
-        message = f"the store holds {in_words(used)} of {in_words(room.quota)}: no room for {in_words(size)} more"
-        return _no_room("quota", message, "RELAY_ARTIFACT_QUOTA")
-    return disk_full(size, room.free) if size > room.free else None
-
-
-def disk_full(size: int, free: int) -> RelayError:
-    message = f"the store's disk has {in_words(max(0, free))} to spare: no room for {in_words(size)}"
-    return _no_room("store_full", message, "the room on its disk")
-
-
-def _no_room(code: str, message: str, what: str) -> RelayError:
-    hint = f"delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
-    return RelayError(code, message, hint, status=507)
 
 
 def in_words(size: int) -> str:

@@ -14,20 +14,12 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from relaytui.commander.model.artifacts import (
-    MAX_ROWS,
-    MAX_UNFINISHED,
-    Room,
-    Upload,
-    as_told,
-    gives_way,
-    here,
-    in_words,
-    refuse,
-)
+from relaytui.commander.model.artifact_room import Room, here
+from relaytui.commander.model.artifacts import Upload, as_told, gives_way, in_words
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.services import endings
 from relaytui.commander.services.artifact_readings import GONE, Readings
+from relaytui.commander.services.artifact_room import admit_in, drop_in, idle
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.orders import unknown_run
@@ -109,10 +101,11 @@ class ArtifactStore:
                 raise store_failed(error) from None
             free -= self._reserve + sum(coming.left for coming in uploads.coming.values())
             room = Room(self.quota, self.run_quota, free)
-            begun, gone, unused = await self._relay.run(
-                lambda tx: self._begin_in(tx, told if there else ask, operator, hashed, room, there=there)
-            )
-            await self._drop(gone)
+            async with idle(uploads, ask, pod=operator is None) as others:
+                begun, gone, unused = await self._relay.run(
+                    lambda tx: self._begin_in(tx, told if there else ask, operator, hashed, room, others, there=there)
+                )
+                await self._drop(gone)
             await self._collect(unused)
             if isinstance(begun, ArtifactRow):
                 return Began(stored=True, artifact=begun)
@@ -141,7 +134,15 @@ class ArtifactStore:
         return own and not any(row.damaged for row in known)
 
     def _begin_in(
-        self, tx: Tx, ask: BeginUpload, operator: str | None, hashed: bytes, room: Room, *, there: bool
+        self,
+        tx: Tx,
+        ask: BeginUpload,
+        operator: str | None,
+        hashed: bytes,
+        room: Room,
+        others: list[Coming],
+        *,
+        there: bool,
     ) -> tuple[ArtifactRow | Upload, list[str], list[str]]:
         """What there is of it; uploads that it took the place of; contents that no row has any more."""
         at, pod = self._clock.wall(), operator is None
@@ -156,13 +157,13 @@ class ArtifactStore:
         gone = list[str]()
         begun = store.begun(tx, ask.run_id, ask.kind, ask.name, upload.sha256, pod)
         if there and self._known_in(tx, ask, operator, hashed):
-            gone += self._dropped_in(tx, begun)
+            gone += [] if begun is None else [drop_in(tx, begun)]
             if store.same(tx, ask.run_id, ask.kind, ask.name, upload.sha256) is None:
-                gone += self._refuse_more(tx, upload, here(room, ask.size))
+                gone += admit_in(tx, upload, here(room, ask.size), others, gone)
             row, unused = self._add_in(tx, upload, at, "its bytes were here already")
             return row, gone, unused
         if begun is not None and not begun.sha256 and begun.manifest_sha256 != ask.manifest_sha256:
-            gone += self._dropped_in(tx, begun)  # of another checkpoint, which had that name before
+            gone.append(drop_in(tx, begun))  # of another checkpoint, which had that name before
             begun = None
         if begun is not None:
             if begun.size != ask.size:
@@ -170,38 +171,8 @@ class ArtifactStore:
                     "bad_field", f"size: begun with {begun.size} bytes", "one sha256, one size", status=422
                 )
             return store.save_upload(tx, replace(upload, upload=begun.upload)), [], []
-        gone += self._refuse_more(tx, upload, room)
+        gone += admit_in(tx, upload, room, others, gone)
         return store.save_upload(tx, upload), gone, []
-
-    @staticmethod
-    def _dropped_in(tx: Tx, begun: Upload | None) -> list[str]:
-        """The upload that is given up."""
-        if begun is None:
-            return []
-        store.drop_upload(tx, begun.upload)
-        return [begun.upload]
-
-    def _refuse_more(self, tx: Tx, upload: Upload, room: Room) -> list[str]:
-        """RelayError where there is no room for it. Uploads that were dropped for it: nobody goes on with those that a
-        lease before this one began."""
-        run_id, gone = upload.run_id, list[str]()
-        if store.count(tx, run_id) >= MAX_ROWS:
-            message = f"run {run_id} has {MAX_ROWS} artifacts here"
-            raise RelayError("too_many", message, "delete some: `relay-tui artifacts delete`", status=507)
-        unfinished = store.uploads_of(tx, run_id)
-        stale = [one for one in unfinished if one.pod and one.epoch < upload.epoch]
-        while True:
-            refused = refuse(run_id, upload.size, store.used(tx), store.used(tx, run_id), room)
-            if refused is None and len(unfinished) - len(gone) < MAX_UNFINISHED:
-                return gone
-            if not stale:
-                raise refused or RelayError(
-                    "too_many", f"run {run_id} has {MAX_UNFINISHED} uploads on their way", "finish one first, or give "
-                    "it up", status=507,
-                )  # fmt: skip
-            victim = stale.pop(0)
-            store.drop_upload(tx, victim.upload)
-            gone.append(victim.upload)
 
     async def offset(self, upload_id: str) -> int:
         """Up to where it came. RelayError 404, 409 where its lease is over."""

@@ -15,7 +15,8 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from relaytui.commander.model.artifacts import Upload, disk_full
+from relaytui.commander.model.artifact_room import disk_full
+from relaytui.commander.model.artifacts import Upload
 from relaytui.commander.model.lease import Lease, LeaseState
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Leases
@@ -61,6 +62,8 @@ class Coming:
         self.upload = upload
         self.part = part
         self.lock = asyncio.Lock()
+        self.users = 0
+        """Who has it in hand, or waits for it."""
         self.touched = upload.begun_at
 
     @property
@@ -114,6 +117,12 @@ class Uploads:
         """RelayError 409 where a pod's upload is of a lease that is not the live one (any more)."""
         if upload.pod:
             self._held(upload.run_id, upload.epoch)
+
+    def is_live(self, upload: Upload) -> bool:
+        with suppress(RelayError):
+            self.live(upload)
+            return True
+        return False
 
     def must_hold(self, run_id: str, epoch: int, hashed: bytes) -> Lease:
         """The lease; RelayError 403 or 409 where that token is not the one of the live holder."""
@@ -226,17 +235,35 @@ class Uploads:
     @asynccontextmanager
     async def turn(self, coming: Coming) -> AsyncIterator[None]:
         """Alone with the upload's file; RelayError 409 `busy` where another has it for long, 404 where it is gone."""
+        coming.users += 1
         try:
-            async with asyncio.timeout(TURN_WITHIN):
-                await coming.lock.acquire()
-        except TimeoutError:
-            raise self._busy(coming, "another chunk of this upload is on its way") from None
-        try:
-            self.get(coming.upload.upload)
-            self.live(coming.upload)
-            yield
+            try:
+                async with asyncio.timeout(TURN_WITHIN):
+                    await coming.lock.acquire()
+            except TimeoutError:
+                raise self._busy(coming, "another chunk of this upload is on its way") from None
+            try:
+                self.get(coming.upload.upload)
+                self.live(coming.upload)
+                yield
+            finally:
+                coming.lock.release()
         finally:
-            coming.lock.release()
+            coming.users -= 1
+
+    @asynccontextmanager
+    async def kept_from_all(self, which: Callable[[Upload], bool]) -> AsyncIterator[list[Coming]]:
+        """Those of them that nobody has in hand, or waits for. Until the end of this others wait for them."""
+        found = [
+            one for one in self.coming.values() if not one.users and not one.lock.locked() and which(one.upload)
+        ]  # fmt: skip
+        for coming in found:
+            await coming.lock.acquire()  # at once
+        try:
+            yield found
+        finally:
+            for coming in found:
+                coming.lock.release()
 
     @asynccontextmanager
     async def _place(self, coming: Coming) -> AsyncIterator[None]:
