@@ -92,9 +92,10 @@ class Rig:
     clock: ManualClock
     task: asyncio.Task[None]
     held: list[float]
+    epoch: int = 1
 
     def publish(self, step: int, **options: Any) -> str:
-        done = put(self.run, 1, step, **options)
+        done = put(self.run, self.epoch, step, **options)
         self.upkeep.published(done)
         return done.name
 
@@ -109,16 +110,21 @@ Make = Callable[..., Any]
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     @asynccontextmanager
-    async def made(which: str, *, best: Best | None = None, files: tuple[str, ...] = ()) -> AsyncIterator[Rig]:
+    async def made(
+        which: str, *, best: Best | None = None, files: tuple[str, ...] = (), epoch: int = 1, base: str | None = None
+    ) -> AsyncIterator[Rig]:
+        """`epoch`, `base`: of a later attempt, and what it goes on from."""
         run = new_run(tmp_path) if not (tmp_path / "runs").exists() else new_run(tmp_path, None)
+        if base is not None:
+            take(run, epoch, base)
         clock, child, told, held = ManualClock(), Child(), Told(), [100.0]
         child.hold.set()
         wish = Wish(which, best, files, 60.0, str(tmp_path))  # type: ignore[arg-type]
-        holder = Holder(run, 1, lambda: held[0], told, clock, random.Random(1))
+        holder = Holder(run, epoch, lambda: held[0], told, clock, random.Random(1))
         upkeep = Upkeep(wish, lambda: STORE, holder, child.call)
         task = asyncio.create_task(upkeep.run())
         try:
-            yield Rig(upkeep, child, told, run, clock, task, held)
+            yield Rig(upkeep, child, told, run, clock, task, held, epoch)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -341,6 +347,39 @@ async def test_small_files_go_at_the_end(make: Make) -> None:
         assert isinstance(job, Attach)
         assert Path(job.root) == rig.run.output(1)
         assert rig.told.events == [("artifact.left", "not attached: b.json: too large")]
+
+
+@pytest.mark.parametrize("which", ["every", "best"])
+async def test_another_attempt_asks_once_whether_it_is_still_there(make: Make, which: str) -> None:
+    """The commander may have been restored from a backup since, or be another one, and know nothing of it."""
+    best = Best("loss") if which == "best" else None
+    async with make(which, best=best) as rig:
+        name = rig.publish(1, metrics={"loss": 1.0})
+        await until(lambda: rig.told.kinds() == ["artifact.stored"])
+    async with make(which, best=best, epoch=2, base=name) as rig:
+        assert rig.upkeep.size_left() > 0
+        await until(lambda: rig.told.kinds() == ["artifact.stored"])
+        rig.upkeep.published(None)  # type: ignore[arg-type]
+        await until(lambda: not rig.upkeep._wake.is_set())
+        assert rig.told.transfers[-1].synced == 1
+        assert rig.upkeep.size_left() == 0
+        assert rig.child.puts == [name]
+    async with make(which, best=best, epoch=2) as rig:
+        rig.upkeep.published(None)  # type: ignore[arg-type]
+        await until(lambda: not rig.upkeep._wake.is_set())
+        assert (rig.child.puts, rig.upkeep.size_left()) == ([], 0), "another agent of the same attempt need not"
+
+
+async def test_a_run_that_ended_and_ends_again_offers_it_again_and_only_once(make: Make) -> None:
+    async with make("final") as rig:
+        name = rig.publish(1)
+        await rig.end()
+        assert rig.child.finals == [True]
+    async with make("final", epoch=2, base=name) as rig:
+        assert rig.upkeep.size_left(final=True) > 0
+        await rig.end()
+        assert (rig.child.puts, rig.child.finals) == ([name], [True])
+        assert rig.upkeep.size_left(final=True) == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"[1]", b"null", b'[{"name":"../x"}]', b"[" * 100_000, b"\xff"])

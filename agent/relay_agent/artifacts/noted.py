@@ -1,6 +1,8 @@
 """`artifacts/stored.json` on the volume: which checkpoints the commander has.
 
-Whoever writes it can only make Relay ask once more for what is there already, or not send a checkpoint.
+It counts under the lease that it was noted under: by the next one the commander may have been restored from a backup,
+or be another one, and is asked once more. Whoever writes it can only make Relay ask more than once for what is there
+already, or not send a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from msgspec import Struct
 
 from relay_agent.checkpoints.disk import SYSTEM, make_folder
 from relay_agent.volume import own_files
-from relaytui.wire.ids import Count, Id
+from relaytui.wire.ids import Count, Epoch, Id
 
 MAX = 1 << 20
 NEWEST = 50
@@ -25,12 +27,14 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     artifact: int  # its number at the commander
     at: float  # when it was stored, seconds since 1970
     final: bool = False
+    epoch: Epoch = 0  # of the lease that the commander said it under
 
 
 class Noted:
-    """Of one run. Blocking."""
+    """Of one run, for one attempt at it. Blocking."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, epoch: int) -> None:
+        self._epoch = epoch
         self._path = folder / "stored.json"
         self._entries: dict[str, Entry] = {}
 
@@ -43,7 +47,9 @@ class Noted:
         self._entries = {entry.manifest: entry for entry in found}
 
     def of(self, manifest: str) -> Entry | None:
-        return self._entries.get(manifest)
+        """None where this attempt has to ask."""
+        entry = self._entries.get(manifest)
+        return entry if entry is not None and entry.epoch == self._epoch else None
 
     @property
     def last_step(self) -> int | None:

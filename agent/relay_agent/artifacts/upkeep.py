@@ -38,7 +38,7 @@ class Upkeep(Sender):
         )
         self._wish = wish
         self._store = store
-        self._noted = Noted(holder.folder.root / "artifacts")
+        self._noted = Noted(holder.folder.root / "artifacts", holder.epoch)
         self._attached = not wish.files
 
     async def prepare(self) -> bool:
@@ -77,7 +77,8 @@ class Upkeep(Sender):
         kept = await self.work(Put(self._store(), str(sealed.path), sealed.sha256, final), Kept)
         self._schedule.done(self._clock.boot())
         self.shown.kept(sealed, kept, self._clock.boot() - began)
-        entry = Entry(sealed.name, sealed.manifest.step, sealed.sha256, kept.artifact, self._clock.wall(), final)
+        step, number, at = sealed.manifest.step, kept.artifact, self._clock.wall()
+        entry = Entry(sealed.name, step, sealed.sha256, number, at, final, self._epoch)
         try:
             await asyncio.to_thread(self._noted.stored, entry)
         except OSError as error:
