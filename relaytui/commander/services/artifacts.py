@@ -252,11 +252,11 @@ class ArtifactStore:
             upload.upload,
         )  # fmt: skip
         self._say(tx, "artifact.stored", upload.by, f"{row.kind} {row.name}: {words}", row)
-        gone = gives_way(store.rivals(tx, row), self._keep)
-        for old in gone:
+        gone = list[str]()
+        for old in gives_way(store.rivals(tx, row), self._keep):
             message = f"{old.kind} {old.name} gives way: the newest {self._keep} are kept"
-            self._remove_in(tx, old, endings.COMMANDER, message)
-        return row, [old.sha256 for old in gone]
+            gone += self._remove_in(tx, old, endings.COMMANDER, message, "which gave way")
+        return row, gone
 
     async def give_up(self, upload_id: str) -> None:
         coming = self.uploads.get(upload_id)
@@ -332,24 +332,27 @@ class ArtifactStore:
     async def delete(self, artifact: int, by: str, why: str) -> ArtifactRow:
         """A checkpoint's manifest goes with it. RelayError 404."""
 
-        def unit(tx: Tx) -> tuple[ArtifactRow, list[ArtifactRow]]:
+        def unit(tx: Tx) -> tuple[ArtifactRow, list[str]]:
             row = store.get(tx, artifact)
             if row is None:
                 raise unknown_artifact(artifact)
-            self._remove_in(tx, row, by, why or f"{row.kind} {row.name} deleted by {by}")
-            beside = store.manifests_of_none(tx, row)
-            for manifest in beside:
-                self._remove_in(tx, manifest, by, f"the manifest of {row.name}, which is deleted")
-            return row, beside
+            message = why or f"{row.kind} {row.name} deleted by {by}"
+            return row, self._remove_in(tx, row, by, message, "which is deleted")
 
         async with self.placing:
-            row, beside = await self._relay.run(unit)
-            await self._collect([each.sha256 for each in (row, *beside)])
+            row, unused = await self._relay.run(unit)
+            await self._collect(unused)
         return row
 
-    def _remove_in(self, tx: Tx, row: ArtifactRow, by: str, message: str) -> None:
+    def _remove_in(self, tx: Tx, row: ArtifactRow, by: str, message: str, why: str) -> list[str]:
+        """Contents of what went: a checkpoint's manifest goes along, where no other has it."""
         store.remove(tx, row)
         self._say(tx, "artifact.deleted", by, message, row)
+        beside = store.manifests_of_none(tx, row)
+        for manifest in beside:
+            store.remove(tx, manifest)
+            self._say(tx, "artifact.deleted", by, f"the manifest of {row.name}, {why}", manifest)
+        return [each.sha256 for each in (row, *beside)]
 
     async def damaged(self, sha256: str, why: str) -> None:
         """All rows of that content say so from now on, and the history of their runs does."""

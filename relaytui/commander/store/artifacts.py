@@ -26,7 +26,14 @@ _OF_MANIFEST = select(
 )  # fmt: skip
 _OF_KIND = select("artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? ORDER BY id DESC")
 _CHECKPOINTS = select("artifacts", COLUMNS, "WHERE kind = ? AND step IS NOT NULL ORDER BY id")
-_OF_NAME = select("artifacts", COLUMNS, "WHERE run_id = ? AND kind = ? AND name = ? ORDER BY id DESC")
+_NEEDED = """manifest_sha256 IS sha256 AND EXISTS (
+    SELECT 1 FROM artifacts AS other
+    WHERE other.run_id = artifacts.run_id AND other.kind = 'checkpoint' AND other.manifest_sha256 = artifacts.sha256
+)"""
+"""Of a file: it is the manifest of a checkpoint that is stored, which is known by it."""
+_OF_NAME = select(
+    "artifacts", COLUMNS, f"WHERE run_id = ? AND kind = ? AND name = ? AND NOT ({_NEEDED}) ORDER BY id DESC"
+)
 LISTED = 5_000
 """Rows in one answer, the newest ones."""
 BY_RUN = select("artifacts", COLUMNS, f"WHERE run_id = ? ORDER BY id DESC LIMIT {LISTED}")
@@ -71,7 +78,8 @@ def of_content(tx: Tx, sha256: str) -> list[ArtifactRow]:
 
 
 def rivals(tx: Tx, row: ArtifactRow) -> list[ArtifactRow]:
-    """Those that it is counted with when the oldest give way, itself among them, newest first."""
+    """Those that it is counted with when the oldest give way, itself among them, newest first. A manifest is counted
+    only while there is no checkpoint that is known by it."""
     if row.kind is ArtifactKind.FILE:
         return [row_of(each) for each in tx.execute(_OF_NAME, (row.run_id, row.kind, row.name))]
     return [row_of(each) for each in tx.execute(_OF_KIND, (row.run_id, row.kind))]
