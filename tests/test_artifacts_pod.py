@@ -247,6 +247,50 @@ async def broken_off(store: Store, checkpoint: Published) -> None:
         await sent(store, checkpoint, Tell(die))
 
 
+async def next_attempt(kit: Kit, pod: Pod) -> Pod:
+    """Another one of the same run, by the same worker."""
+    assert pod.agent is not None
+    await pod.agent.state({"type": "ended", "outcome": "failed"})
+    assert (await kit.requeue(pod.run_id, pod.agent.epoch))[0] == 200
+    assert (await pod.agent.acquire(pod.run_id))["type"] == "granted"
+    return Pod(kit, pod.agent)
+
+
+async def test_what_another_attempt_says_is_there_is_compared_first(kit: Kit, holder: Pod, run: RunFolder) -> None:
+    """Without a byte that is sent, and told of; what this one sent itself is not read again."""
+    checkpoint = published(run, 1, 10 * CHUNK)
+    first = await sent(where(holder), checkpoint)
+    tell = Tell()
+    assert (await sent(where(holder), checkpoint, tell)).stored
+    assert tell.phases == ["uploading"]
+    later, tell = await next_attempt(kit, holder), Tell()
+    again = await sent(where(later), checkpoint, tell, final=True)
+    assert (again.artifact, again.sent, again.stored) == (first.artifact, 0, True)
+    assert tell.phases == ["uploading", "hashing"]
+    assert len(tell.moved) > 4
+    assert tell.moved[-1][0] == tell.moved[-1][1]
+    rot(checkpoint)
+    with pytest.raises(Failing, match="is not what was saved"):
+        await sent(where(later), checkpoint)
+
+
+async def test_the_word_of_a_holder_that_lied_is_not_taken(kit: Kit, holder: Pod, run: RunFolder) -> None:
+    """It told its successor's checkpoint by its manifest, and sent something else."""
+    checkpoint = published(run, 1, 10 * CHUNK)
+    manifest = checkpoint.manifest_sha256
+    lie = await holder.put(b"garbage" * 10, checkpoint.name, manifest_sha256=manifest)
+    later = await next_attempt(kit, holder)
+    tell, archive = Tell(), archive_of(checkpoint)
+    kept = await sent(where(later), checkpoint, tell, final=True)
+    assert (kept.stored, kept.sent, kept.size) == (False, archive.size, archive.size)
+    assert tell.phases == ["uploading", "hashing", "uploading", "commit"]
+    rows = {row["id"]: row for row in await later.rows()}
+    assert kept.artifact != lie["id"]
+    assert (rows[kept.artifact]["sha256"], rows[kept.artifact]["final"]) == (archive.sha256, True)
+    assert (await sent(where(later), checkpoint)).artifact == kept.artifact
+    assert rows[kept.artifact]["manifest_sha256"] == manifest
+
+
 async def test_an_older_commander_has_no_store(holder: Pod) -> None:
     with far_commander.Commander(where(holder)) as commander, pytest.raises(Trouble, match="has no artifact store"):
         await asyncio.to_thread(commander.ask, "GET", "/api/nothing", dict)

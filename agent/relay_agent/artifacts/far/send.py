@@ -15,6 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from relay_agent.artifacts.far.commander import BROKEN, Commander, unreachable
 from relay_agent.artifacts.far.failures import StoreRefused
 from relay_agent.artifacts.jobs import Kept, Put
@@ -46,12 +48,14 @@ by its hash."""
 
 class Source(Protocol):
     """What is sent. `chunk(offset)`: the bytes from there, as many as go into one request, none at the end; `sent` is
-    called with how far they are there. `whole`: what all of it was, where nobody knew before. `end` ends its threads.
+    called with how far they are there. `whole`: what all of it was, where nobody knew before; `measured`: the same
+    before anything is sent. `end` ends its threads.
     """
 
     def chunk(self, offset: int) -> memoryview: ...
     def sent(self, offset: int) -> None: ...
     def whole(self) -> FinishUpload | None: ...
+    def measured(self) -> FinishUpload | None: ...
     def end(self) -> None: ...
 
 
@@ -84,7 +88,7 @@ def put(job: Put, tell: Tell) -> Kept:
 def upload(commander: Commander, about: BeginUpload, source: Source, tell: Tell, finish: float = 60.0) -> Kept:
     """All of one thing, from where an earlier try ended. Trouble; SourceChanged, and what came of it is given up."""
     try:
-        began = commander.ask("POST", PATH, Began, about)
+        began = _began(commander, about, source, tell)
         if began.stored and began.artifact is not None:
             return Kept(began.artifact.id, began.artifact.size, 0, True)
         path = f"{PATH}/{began.upload}"
@@ -101,6 +105,20 @@ def upload(commander: Commander, about: BeginUpload, source: Source, tell: Tell,
     finally:
         source.end()
     return Kept(stored.artifact.id, stored.artifact.size, sending.sent, False)
+
+
+def _began(commander: Commander, about: BeginUpload, source: Source, tell: Tell) -> Began:
+    """What is there by its manifest alone, and came from another holder of the run, has to be what we would send: that
+    one may have lied. It is packed to see, and begun with its own hash where it is not."""
+    began = commander.ask("POST", PATH, Began, about)
+    row = began.artifact
+    if about.sha256 is not None or not began.stored or row is None or row.epoch == about.epoch:
+        return began
+    ours = source.measured()
+    if ours is None or ours == FinishUpload(row.sha256, row.size):
+        return began
+    tell.phase("uploading")
+    return commander.ask("POST", PATH, Began, replace(about, sha256=ours.sha256, size=ours.size))
 
 
 def _finished(commander: Commander, path: str, tell: Tell, timeout: float, sending: _Sending) -> Stored:
@@ -169,6 +187,9 @@ class Whole:
     def whole(self) -> None:
         """That was said when it was begun."""
 
+    def measured(self) -> None:
+        """And nothing is known by less than that."""
+
     def end(self) -> None:
         pass
 
@@ -198,16 +219,27 @@ class _Packed:
         return self._now
 
     def _begin(self, offset: int) -> None:
-        """Make it anew up to there: it is read again, but not sent. That takes its time, and is told."""
+        self._anew()
+        if offset:
+            self._unsent(offset)
+            self._tell.phase("uploading")
+        self._next = self._pool.submit(self._make, CHUNK)
+
+    def _anew(self) -> None:
         if self._next is not None:
             self._next.exception()
         self._pieces, self._rest = self._pack.chunks(WORKERS), memoryview(b"")
         self._digest, self._size = sha256(), 0
-        if offset:
-            self._tell.phase("hashing")
-            self._pool.submit(self._skip, offset).result()
-            self._tell.phase("uploading")
-        self._next = self._pool.submit(self._make, CHUNK)
+
+    def _unsent(self, offset: int) -> None:
+        """Made up to there: read, but not sent. That takes its time, and is told."""
+        self._tell.phase("hashing")
+        self._pool.submit(self._skip, offset).result()
+
+    def measured(self) -> FinishUpload:
+        self._anew()
+        self._unsent(self._pack.most_bytes + 1)
+        return self.whole()
 
     def _skip(self, offset: int) -> None:
         skipped = 0
