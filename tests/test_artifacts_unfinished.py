@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artifact_kit import CHUNK, Store, part_files, pod, some
+from artifact_kit import CHUNK, Store, part_files, pod, sha, some
 from commander_kit import FakeClock, Kit, ended, running, until
 
 from relaytui.commander.model.artifact_room import Held, Room, make_room
@@ -163,3 +163,71 @@ async def test_an_operators_upload_does_not_give_way(kit: Kit) -> None:
     assert (await store.begin(some(1, 2)))[0] == 507
     assert (await operator.begin(some(1, 3), "step_00000003"))[0] == 507
     assert await operator.offset(upload) == CHUNK
+
+
+# -- begun again -----------------------------------------------------------------------------------------------
+
+
+async def succeed(kit: Kit, store: Store) -> Store:
+    """The pod after it."""
+    assert store.agent is not None
+    await store.agent.state(ended("preempted"))
+    return await pod(kit, store.run_id, "successor")
+
+
+async def begin_open(store: Store, size: int) -> tuple[int, Any]:
+    """What it is, is said at its end."""
+    return await store.begin(b"", sha256=None, size=size, step=1, manifest_sha256=MANIFEST)
+
+
+async def finish_open(store: Store, upload: str, data: bytes) -> tuple[int, Any]:
+    return await store.ask("POST", f"/uploads/{upload}/finish", {"sha256": sha(data), "size": len(data)})
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_an_open_one_takes_the_size_that_it_is_begun_with_again(kit: Kit, later: bool) -> None:
+    """As long as what is there is not more than that; and there is room for it."""
+    store, data = await pod(kit), some(3 * CHUNK)
+    upload = (await begin_open(store, 2 * CHUNK))[1]["upload"]
+    assert (await store.chunk(upload, 0, data[:CHUNK]))[0] == 200
+    store = await succeed(kit, store) if later else store
+    status, body = await begin_open(store, 5 * CHUNK + 1)
+    assert (status, body["error"]["code"]) == (507, "quota")
+    for size in (CHUNK, 5 * CHUNK, 3 * CHUNK):
+        assert await begin_open(store, size) == (200, {"upload": upload, "offset": CHUNK})
+        assert (await store.ask("GET", "", role="operator"))[1]["bytes"] == size
+    assert (await store.chunk(upload, CHUNK, data[CHUNK:]))[0] == 200
+    assert (await finish_open(store, upload, data))[0] == 200
+
+
+async def test_an_open_one_that_came_further_than_its_new_size_begins_anew(kit: Kit, tmp_path: Path) -> None:
+    store, data = await pod(kit), some(CHUNK)
+    upload = (await begin_open(store, 4 * CHUNK))[1]["upload"]
+    assert (await store.chunk(upload, 0, some(2 * CHUNK, 9)))[0] == 200
+    status, begun = await begin_open(store, CHUNK)
+    assert (status, begun.get("offset", 0), begun["upload"] != upload) == (200, 0, True)
+    assert (part_files(tmp_path / "state"), await is_there(store, upload)) == ([], False)
+    assert (await store.chunk(begun["upload"], 0, data))[0] == 200
+    assert (await finish_open(store, begun["upload"], data))[0] == 200
+
+
+async def test_a_size_is_known_after_a_restart_too(tmp_path: Path) -> None:
+    async with running(tmp_path / "state") as kit:
+        store = await pod(kit)
+        upload = (await begin_open(store, 4 * CHUNK))[1]["upload"]
+        assert (await store.chunk(upload, 0, some(2 * CHUNK)))[0] == 200
+    async with running(tmp_path / "state") as kit:
+        operator, store.kit = Store(kit), kit
+        assert (await begin_open(store, 2 * CHUNK))[1] == {"upload": upload, "offset": 2 * CHUNK}
+        assert (await begin_open(store, 2 * CHUNK - 1))[1]["upload"] != upload
+        assert not await is_there(operator, upload)
+
+
+async def test_one_that_said_another_size_is_replaced_by_a_later_lease_alone(kit: Kit) -> None:
+    store, data = await pod(kit), some(2 * CHUNK)
+    upload = (await store.begin(data, size=5))[1]["upload"]
+    status, body = await store.begin(data)
+    assert (status, body["error"]["message"]) == (422, "size: begun with 5 bytes")
+    successor = await succeed(kit, store)
+    assert (await successor.put(data))["by"] == "successor"
+    assert not await is_there(successor, upload)

@@ -23,6 +23,11 @@ def here(room: Room, size: int) -> Room:
     return Room(room.quota, room.run_quota, max(room.free, size))
 
 
+def without(room: Room, upload: Upload) -> Room:
+    """Once that is gone: with what is there of it, and what was still to come."""
+    return Room(room.quota, room.run_quota, room.free + upload.size)
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """What takes room: bytes of all runs, and of the one that asks, with those that uploads have announced; and how

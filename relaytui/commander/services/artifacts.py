@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+from contextlib import suppress
 from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from relaytui.commander.model.artifact_room import Room, here
+from relaytui.commander.model.artifact_room import Room, here, without
 from relaytui.commander.model.artifacts import Upload, as_told, gives_way, in_words
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.services import endings
 from relaytui.commander.services.artifact_readings import GONE, Readings
-from relaytui.commander.services.artifact_room import admit_in, drop_in, idle
+from relaytui.commander.services.artifact_room import admit_in, drop_in, goes_on, idle
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.orders import unknown_run
@@ -94,18 +95,19 @@ class ArtifactStore:
         async with self.placing:
             there = await uploads.in_thread(lambda: content.has(sha256, size))
             there = there and await readings.believed(sha256)
+            asked = told if there else ask
             try:
                 await uploads.in_thread(content.prepare)
                 free = await uploads.in_thread(content.free)
+                free -= self._reserve + sum(coming.left for coming in uploads.coming.values())
+                room = Room(self.quota, self.run_quota, free)
+                async with idle(uploads, asked, pod=operator is None) as others:
+                    begun, gone, unused = await self._relay.run(
+                        lambda tx: self._begin_in(tx, asked, operator, hashed, room, others, there=there)
+                    )
+                    await self._drop(gone)
             except OSError as error:
                 raise store_failed(error) from None
-            free -= self._reserve + sum(coming.left for coming in uploads.coming.values())
-            room = Room(self.quota, self.run_quota, free)
-            async with idle(uploads, ask, pod=operator is None) as others:
-                begun, gone, unused = await self._relay.run(
-                    lambda tx: self._begin_in(tx, told if there else ask, operator, hashed, room, others, there=there)
-                )
-                await self._drop(gone)
             await self._collect(unused)
             if isinstance(begun, ArtifactRow):
                 return Began(stored=True, artifact=begun)
@@ -162,16 +164,14 @@ class ArtifactStore:
                 gone += admit_in(tx, upload, here(room, ask.size), others, gone)
             row, unused = self._add_in(tx, upload, at, "its bytes were here already")
             return row, gone, unused
-        if begun is not None and not begun.sha256 and begun.manifest_sha256 != ask.manifest_sha256:
-            gone.append(drop_in(tx, begun))  # of another checkpoint, which had that name before
-            begun = None
         if begun is not None:
-            if begun.size != ask.size:
-                raise RelayError(
-                    "bad_field", f"size: begun with {begun.size} bytes", "one sha256, one size", status=422
-                )
-            return store.save_upload(tx, replace(upload, upload=begun.upload)), [], []
-        gone += admit_in(tx, upload, room, others, gone)
+            room, dropped = without(room, begun), drop_in(tx, begun)
+            if goes_on(begun, upload, others):
+                upload = replace(upload, upload=begun.upload)
+            else:
+                gone.append(dropped)
+        if begun is None or begun.upload in gone or upload.size > begun.size:
+            gone += admit_in(tx, upload, room, others, gone)
         return store.save_upload(tx, upload), gone, []
 
     async def offset(self, upload_id: str) -> int:
@@ -269,11 +269,12 @@ class ArtifactStore:
         await self._drop([coming.upload.upload])
 
     async def _drop(self, gone: list[str]) -> None:
-        """Uploads whose rows are gone."""
+        """Uploads whose rows are gone. A file that cannot be removed is nobody's from now on."""
         for upload_id in gone:
             coming = self.uploads.coming.pop(upload_id, None)
             if coming is not None:
-                await self.uploads.in_thread(coming.part.remove)
+                with suppress(OSError):
+                    await self.uploads.in_thread(coming.part.remove)
 
     def _holder_in(self, tx: Tx, run_id: str, epoch: int, hashed: bytes | None) -> str:
         """The worker that holds the live lease; RelayError 409, or 403 where the token is another."""
