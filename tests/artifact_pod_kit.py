@@ -80,8 +80,10 @@ def archive_of(checkpoint: Published) -> Archive:
     return Archive(hashlib.sha256(data).hexdigest(), len(data))
 
 
-async def sent(store: Store, checkpoint: Published, tell: Tell | None = None, *, final: bool = False) -> Kept:
-    job = Put(store, str(checkpoint.path), checkpoint.manifest_sha256, final)
+async def sent(
+    store: Store, checkpoint: Published, tell: Tell | None = None, *, final: bool = False, note: str = ""
+) -> Kept:
+    job = Put(store, str(checkpoint.path), checkpoint.manifest_sha256, final, note)
     kept: Kept = await done(job, tell)
     return kept
 

@@ -234,7 +234,7 @@ async def test_a_checkpoint_that_changes_under_way_is_never_stored(
     assert (await sent(store, checkpoint)).sent == archive_of(checkpoint).size
 
 
-async def broken_off(store: Store, checkpoint: Published) -> None:
+async def broken_off(store: Store, checkpoint: Published, note: str = "") -> None:
     """Its child dies after four chunks."""
     told: list[str] = []
 
@@ -244,7 +244,46 @@ async def broken_off(store: Store, checkpoint: Published) -> None:
             raise RuntimeError
 
     with pytest.raises(Failing):
-        await sent(store, checkpoint, Tell(die))
+        await sent(store, checkpoint, Tell(die), note=note)
+
+
+async def test_an_upload_that_is_left_behind_for_a_newer_checkpoint_is_given_up(
+    kit: Kit, holder: Pod, run: RunFolder, tmp_path: Path
+) -> None:
+    """Also where the child that began it was killed, and this one only knows what that noted on the pod's disk."""
+    store, coming = where(holder), kit.commander.core.artifacts.uploads.coming
+    first, second = published(run, 1, 10 * CHUNK), published(run, 2, 10 * CHUNK)
+    note = str(tmp_path / "pod" / "artifacts" / "under_way.json")
+    await broken_off(store, first, note)
+    await broken_off(store, first, note)
+    assert len(coming) == 1, "tried again it goes on"
+    (left,) = coming
+    await broken_off(store, second, note)
+    assert left not in coming
+    assert len(coming) == 1
+    assert (await sent(store, second, note=note)).sent < archive_of(second).size, "of this one all is kept"
+    assert (coming, list(Path(note).parent.iterdir())) == ({}, [])
+
+
+async def test_one_that_is_cut_off_later_is_given_up_too(kit: Kit, holder: Pod, run: RunFolder, tmp_path: Path) -> None:
+    store, checkpoint, note = where(holder), published(run, 1, 10 * CHUNK), str(tmp_path / "under_way.json")
+    await broken_off(store, checkpoint, note)
+    os.truncate(checkpoint.path / "weights.bin", 1000)
+    with pytest.raises(Failing):
+        await sent(store, checkpoint, note=note)
+    assert kit.commander.core.artifacts.uploads.coming == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"null", b"[" * 100_000, b"\xff", b'{"run_id": "../x"}', None])
+async def test_a_note_of_what_is_under_way_that_says_nothing_is_no_trouble(
+    holder: Pod, run: RunFolder, tmp_path: Path, data: bytes | None
+) -> None:
+    note = tmp_path / "under_way.json"
+    if data is None:
+        note.mkdir()
+    else:
+        note.write_bytes(data)
+    assert (await sent(where(holder), published(run, 1), note=str(note))).sent
 
 
 async def next_attempt(kit: Kit, pod: Pod) -> Pod:

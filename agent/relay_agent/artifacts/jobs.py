@@ -42,6 +42,7 @@ class Put(StoreJob, frozen=True, tag="put"):
     folder: str
     manifest: str  # its SHA-256
     final: bool
+    note: str = ""  # a file on the pod's own disk that says which upload is under way
 
 
 class Attach(StoreJob, frozen=True, tag="attach"):

@@ -39,6 +39,7 @@ class Upkeep(Sender):
         self._wish = wish
         self._store = store
         self._noted = Noted(holder.folder.root / "artifacts", holder.epoch)
+        self._under_way = f"{wish.cache}/{holder.folder.run_id}.upload.json"
         self._attached = not wish.files
 
     async def prepare(self) -> bool:
@@ -74,7 +75,7 @@ class Upkeep(Sender):
     async def send(self, sealed: Sealed) -> None:
         self.shown.of(sealed, attempt=self._schedule.tries)
         began, final = self._clock.boot(), self._final
-        kept = await self.work(Put(self._store(), str(sealed.path), sealed.sha256, final), Kept)
+        kept = await self.work(Put(self._store(), str(sealed.path), sealed.sha256, final, self._under_way), Kept)
         self._schedule.done(self._clock.boot())
         self.shown.kept(sealed, kept, self._clock.boot() - began)
         step, number, at = sealed.manifest.step, kept.artifact, self._clock.wall()

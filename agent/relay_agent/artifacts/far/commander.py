@@ -24,6 +24,7 @@ from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
 from relaytui.wire.text import clean
 
 T = TypeVar("T")
+UPLOADS = "/api/artifacts/uploads"
 MAX_ANSWER = 16 << 20
 BACKOFF = Backoff()
 GIVE_UP_WITHIN = 15.0
@@ -111,7 +112,7 @@ class Commander:
         """Nobody goes on with it: it takes no room there any more. Where that does not get through, the commander gives
         it up itself, in time."""
         with suppress(Trouble, *BROKEN):
-            self._once("DELETE", upload, dict, b"", timeout=GIVE_UP_WITHIN)
+            self._once("DELETE", f"{UPLOADS}/{upload}", dict, b"", timeout=GIVE_UP_WITHIN)
 
     def _request(
         self, method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str], timeout: float | None

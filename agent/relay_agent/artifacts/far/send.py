@@ -9,7 +9,7 @@ published never comes to an end there, and what came of it is given up.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from relay_agent.artifacts.far.commander import BROKEN, Commander, unreachable
+from relay_agent.artifacts.far.commander import BROKEN, UPLOADS, Commander, unreachable
 from relay_agent.artifacts.far.failures import StoreRefused
+from relay_agent.artifacts.far.under_way import UnderWay
 from relay_agent.artifacts.jobs import Kept, Put
 from relay_agent.checkpoints.manifest import MANIFEST, Sealed, Torn, read
 from relay_agent.checkpoints.receiving import manifest_of
@@ -40,7 +41,6 @@ CHUNK = 8 << 20
 """Bytes of one request. The commander makes each durable before it answers; two are in memory."""
 WORKERS = 1 + min(3, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 """Threads that compress: one more than processors, as each waits now and then to be fed."""
-PATH = "/api/artifacts/uploads"
 MANIFESTS = f"checkpoint.{MANIFEST}"
 """What all manifests are called there, so that as many of them are kept as of checkpoints; a checkpoint's own is found
 by its hash."""
@@ -71,37 +71,44 @@ def put(job: Put, tell: Tell) -> Kept:
         job.manifest, job.final,
     )  # fmt: skip
     known = {file.path: (file.size, file.sha256) for file in sealed.manifest.files}
-    try:
-        pack = Pack(folder, known={MANIFEST: (len(data), job.manifest), **known})
-        archive = BeginUpload(
-            store.run_id, ArtifactKind.CHECKPOINT, name, None, pack.most_bytes, store.epoch, store.token, step,
-            job.manifest, job.final,
-        )  # fmt: skip
-        with Commander(store) as commander:
-            tell.phase("uploading")
+    tell.phase("uploading")
+    with Commander(store) as commander:
+        under_way = UnderWay(commander, job)
+        try:
+            pack = Pack(folder, known={MANIFEST: (len(data), job.manifest), **known})
+            archive = BeginUpload(
+                store.run_id, ArtifactKind.CHECKPOINT, name, None, pack.most_bytes, store.epoch, store.token, step,
+                job.manifest, job.final,
+            )  # fmt: skip
+            under_way.leave_others()
             upload(commander, about, Whole(data), tell)
-            return upload(commander, archive, _Packed(pack, tell), tell, store.finish)
-    except Damaged as damaged:
-        raise Torn(f"{name} is damaged: {damaged.words}") from None
+            kept = upload(commander, archive, _Packed(pack, tell), tell, store.finish, under_way.begun)
+        except SourceChanged as error:
+            under_way.give_up()
+            if isinstance(error, Damaged):
+                raise Torn(f"{name} is damaged: {error.words}") from None
+            raise
+        under_way.over()
+    return kept
 
 
-def upload(commander: Commander, about: BeginUpload, source: Source, tell: Tell, finish: float = 60.0) -> Kept:
-    """All of one thing, from where an earlier try ended. Trouble; SourceChanged, and what came of it is given up."""
+def upload(
+    commander: Commander, about: BeginUpload, source: Source, tell: Tell, finish: float = 60.0,
+    begun: Callable[[str], None] = lambda upload: None,
+) -> Kept:  # fmt: skip
+    """All of one thing, from where an earlier try ended. Trouble. `begun` is told the upload's id."""
     try:
         began = _began(commander, about, source, tell)
         if began.stored and began.artifact is not None:
             return Kept(began.artifact.id, began.artifact.size, 0, True)
-        path = f"{PATH}/{began.upload}"
+        begun(began.upload)
+        path = f"{UPLOADS}/{began.upload}"
         sending = _Sending(commander, path, source)
-        try:
-            sending.work(began.offset)
-            if about.sha256 is None:
-                tell.phase("commit")
-            tell.may("finish")
-            stored = _finished(commander, path, tell, finish, sending)
-        except SourceChanged:
-            commander.give_up(path)
-            raise
+        sending.work(began.offset)
+        if about.sha256 is None:
+            tell.phase("commit")
+        tell.may("finish")
+        stored = _finished(commander, path, tell, finish, sending)
     finally:
         source.end()
     return Kept(stored.artifact.id, stored.artifact.size, sending.sent, False)
@@ -110,7 +117,7 @@ def upload(commander: Commander, about: BeginUpload, source: Source, tell: Tell,
 def _began(commander: Commander, about: BeginUpload, source: Source, tell: Tell) -> Began:
     """What is there by its manifest alone, and came from another holder of the run, has to be what we would send: that
     one may have lied. It is packed to see, and begun with its own hash where it is not."""
-    began = commander.ask("POST", PATH, Began, about)
+    began = commander.ask("POST", UPLOADS, Began, about)
     row = began.artifact
     if about.sha256 is not None or not began.stored or row is None or row.epoch == about.epoch:
         return began
@@ -118,7 +125,7 @@ def _began(commander: Commander, about: BeginUpload, source: Source, tell: Tell)
     if ours is None or ours == FinishUpload(row.sha256, row.size):
         return began
     tell.phase("uploading")
-    return commander.ask("POST", PATH, Began, replace(about, sha256=ours.sha256, size=ours.size))
+    return commander.ask("POST", UPLOADS, Began, replace(about, sha256=ours.sha256, size=ours.size))
 
 
 def _finished(commander: Commander, path: str, tell: Tell, timeout: float, sending: _Sending) -> Stored:
