@@ -86,6 +86,7 @@ class ArtifactRoutes:
     async def finish(self, request: web.Request, upload: str) -> web.Response:
         run_id = request.headers.get(RUN_HEADER) if request[ROLE] != "operator" else None
         told = await body_of(request, FinishUpload) if request.can_read_body else None
+        self._must_be_theirs(request, upload)  # its body may have come after the end of its lease
         return answer(Stored(await self.core.artifacts.finish(upload, run_id, told)))
 
     async def give_up(self, request: web.Request, upload: str) -> web.Response:
@@ -98,10 +99,7 @@ class ArtifactRoutes:
         async def handle(request: web.Request) -> web.Response:
             upload = request.match_info["upload"]
             try:
-                if request[ROLE] != "operator":
-                    run_id = request.headers.get(RUN_HEADER)
-                    self._may_read(request, run_id)
-                    self.core.artifacts.uploads.must_be_of(upload, run_id, _number(request, EPOCH_HEADER))
+                self._must_be_theirs(request, upload)
                 return await handler(request, upload)
             except UploadRefused as refused:
                 body = {**fault_of(refused), "offset": refused.offset}
@@ -110,6 +108,13 @@ class ArtifactRoutes:
                 return web.Response(body=encode(body), status=refused.status, content_type=kind, headers=headers)
 
         return handle
+
+    def _must_be_theirs(self, request: web.Request, upload: str) -> None:
+        """RelayError as `_may_read`, or 404: the holder of that lease did not begin it."""
+        if request[ROLE] != "operator":
+            run_id = request.headers.get(RUN_HEADER)
+            self._may_read(request, run_id)
+            self.core.artifacts.uploads.must_be_of(upload, run_id, _number(request, EPOCH_HEADER))
 
     # -- what is stored ------------------------------------------------------------------------------------------
 

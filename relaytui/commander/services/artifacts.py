@@ -214,11 +214,12 @@ class ArtifactStore:
         while await in_thread(part.hash_more):
             pass
         if at > upload.size or not hmac.compare_digest(part.digest(), upload.sha256):
+            self.uploads.still(coming, upload)
             await self.drop(coming)
             hint = "did the file change meanwhile? Begin again"
             raise UploadRefused("wrong_hash", f"what came is not {upload.sha256[:16]}…", hint, 422, 0)
         async with self.placing:
-            self.uploads.live(upload)
+            self.uploads.still(coming, upload)
             await in_thread(lambda: self.content.place(part, upload.sha256))
             try:
                 row, unused = await self._relay.run(lambda tx: self._finish_in(tx, upload))

@@ -118,6 +118,13 @@ class Uploads:
         if upload.pod:
             self._held(upload.run_id, upload.epoch)
 
+    def still(self, coming: Coming, upload: Upload) -> None:
+        """RelayError 409 where the lease that `upload` was begun or gone on with in is over, and whoever holds the run
+        now may go on with it; 404 where it is gone."""
+        self.live(upload)
+        if self.coming.get(upload.upload) is not coming:
+            raise unknown_upload()
+
     def is_live(self, upload: Upload) -> bool:
         with suppress(RelayError):
             self.live(upload)
@@ -160,10 +167,11 @@ class Uploads:
         `store_full` (507), `store_failed` (503). RelayError `lease_lost` (409). What came before is kept.
         """
         coming = self.get(upload_id)
-        self.live(coming.upload)
+        upload = coming.upload
+        self.live(upload)
         async with self.turn(coming), self._place(coming):
             at = await self.offset(coming)
-            size = coming.upload.size
+            size = upload.size
             if offset != at:
                 raise UploadRefused("wrong_offset", f"the upload is at {at}, not {offset}", "go on there", 409, at)
             if offset + length > size:
@@ -174,14 +182,16 @@ class Uploads:
                 full = disk_full(length, spare)
                 raise UploadRefused(full.code, full.message, full.hint, 507, at)
             try:
-                await self._take(coming, length, body)
+                await self._take(coming, upload, length, body)
             except OSError as error:
                 raise await self._of_disk(coming, error) from None
             finally:
                 coming.touched = self._clock.wall()
-            return await self._durable(coming)
+            at = await self._durable(coming)
+            self.still(coming, upload)
+            return at
 
-    async def _take(self, coming: Coming, length: int, body: Body) -> None:
+    async def _take(self, coming: Coming, upload: Upload, length: int, body: Body) -> None:
         """One piece is written while the next one comes in. What came is written, whatever ended it."""
         loop = asyncio.get_running_loop()
         until = loop.time() + CHUNK_WITHIN
@@ -203,7 +213,7 @@ class Uploads:
                     continue
                 if writing is not None:
                     await asyncio.shield(writing)
-                self.live(coming.upload)
+                self.still(coming, upload)
                 whole, piece, gathered = b"".join(piece), [], 0
                 writing = loop.run_in_executor(self._threads, coming.part.write, whole)
         finally:
@@ -213,6 +223,7 @@ class Uploads:
             writing.result()
         if ended is not None:  # where the connection is gone, nobody hears it
             at = await self._durable(coming)
+            self.still(coming, upload)
             hint = "go on from there, in smaller chunks if it is slow"
             raise UploadRefused("stalled", f"{left} bytes of the chunk did not come", hint, 408, at)
 
@@ -234,7 +245,9 @@ class Uploads:
 
     @asynccontextmanager
     async def turn(self, coming: Coming) -> AsyncIterator[None]:
-        """Alone with the upload's file; RelayError 409 `busy` where another has it for long, 404 where it is gone."""
+        """Alone with the upload's file. RelayError 409 `busy` where another has it for long, 409 and 404 as `still` of
+        the one that it was when the turn was asked for."""
+        upload = coming.upload
         coming.users += 1
         try:
             try:
@@ -243,8 +256,7 @@ class Uploads:
             except TimeoutError:
                 raise self._busy(coming, "another chunk of this upload is on its way") from None
             try:
-                self.get(coming.upload.upload)
-                self.live(coming.upload)
+                self.still(coming, upload)
                 yield
             finally:
                 coming.lock.release()
