@@ -203,10 +203,18 @@ async def test_an_answer_to_a_finish_that_was_lost_is_given_again(kit: Kit) -> N
     await store.chunk(upload, 0, data)
     first, second = await asyncio.gather(store.finish(upload), store.finish(upload))
     third = await store.finish(upload)
-    assert {first[0], third[0]} == {200}
-    assert second[0] in (200, 404), "at the same moment"
-    assert first[1] == third[1]
+    assert {first[0], second[0], third[0]} == {200}
+    assert first[1] == second[1] == third[1]
     assert await store.names() == ["step_00000001"]
+
+
+async def test_all_who_finish_one_upload_at_once_are_told_the_same(kit: Kit) -> None:
+    store, data = await pod(kit), some(CHUNK)
+    upload = (await store.begin(data))[1]["upload"]
+    assert (await store.chunk(upload, 0, data))[0] == 200
+    answers = await asyncio.gather(*(store.finish(upload) for _ in range(6)))
+    assert [answer[0] for answer in answers] == [200] * 6
+    assert {answer[1]["artifact"]["id"] for answer in answers} == {1}
 
 
 async def test_two_that_send_one_upload_make_one_artifact(kit: Kit) -> None:

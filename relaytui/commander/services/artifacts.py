@@ -24,7 +24,15 @@ from relaytui.commander.services.artifact_room import admit_in, drop_in, goes_on
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.orders import unknown_run
-from relaytui.commander.services.uploads import Coming, UploadRefused, Uploads, lease_lost, not_holder, store_failed
+from relaytui.commander.services.uploads import (
+    UNKNOWN_UPLOAD,
+    Coming,
+    UploadRefused,
+    Uploads,
+    lease_lost,
+    not_holder,
+    store_failed,
+)
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import artifacts as store
 from relaytui.commander.store import attempts, history, runs
@@ -192,16 +200,19 @@ class ArtifactStore:
 
         UploadRefused `incomplete` (409), `wrong_hash` (422: the upload is gone then). RelayError as `begin`.
         """
-        if upload_id not in self.uploads.coming:
-            done = await self._relay.run(lambda tx: store.of_upload(tx, upload_id))
-            if done is not None and run_id in (None, done.run_id):
-                return done
-        coming = self.uploads.get(upload_id)
         try:
+            coming = self.uploads.get(upload_id)
             async with self.uploads.turn(coming):
                 return await self._finish(coming, as_told(coming.upload, told))
         except OSError as error:
             raise store_failed(error) from None
+        except RelayError as error:
+            done = None
+            if error.code == UNKNOWN_UPLOAD:  # it may have become an artifact, while this one waited for its turn
+                done = await self._relay.run(lambda tx: store.of_upload(tx, upload_id))
+            if done is None or run_id not in (None, done.run_id):
+                raise
+            return done
 
     async def _finish(self, coming: Coming, upload: Upload) -> ArtifactRow:
         part, in_thread = coming.part, self.uploads.in_thread

@@ -38,6 +38,8 @@ CHUNK_WITHIN = 120.0
 TURN_WITHIN = 20.0
 """Seconds that a chunk waits for another one of its upload, or for one of the places."""
 
+UNKNOWN_UPLOAD = "unknown_upload"
+
 
 class Body(Protocol):
     """The bytes of a request, as aiohttp gives them."""
@@ -296,7 +298,7 @@ class Uploads:
 
 def unknown_upload() -> RelayError:
     hint = "begin it again: what came of it, or is stored already, is known by its sha256"
-    return RelayError("unknown_upload", "no such upload here", hint, status=404)
+    return RelayError(UNKNOWN_UPLOAD, "no such upload here", hint, status=404)
 
 
 def lease_lost(run_id: str, epoch: int) -> RelayError:
