@@ -16,11 +16,11 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from relaytui.commander.model.artifact_room import Room, here, without
-from relaytui.commander.model.artifacts import Upload, as_told, gives_way, in_words
+from relaytui.commander.model.artifacts import Upload, as_told, in_words
 from relaytui.commander.model.lease import LeaseState
-from relaytui.commander.services import endings
 from relaytui.commander.services.artifact_readings import GONE, Readings
 from relaytui.commander.services.artifact_room import admit_in, drop_in, goes_on, idle
+from relaytui.commander.services.artifact_rows import Rows, unknown_artifact
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.services.orders import unknown_run
@@ -35,7 +35,7 @@ from relaytui.commander.services.uploads import (
 )
 from relaytui.commander.settings import CommanderSettings
 from relaytui.commander.store import artifacts as store
-from relaytui.commander.store import attempts, history, runs
+from relaytui.commander.store import attempts, runs
 from relaytui.commander.store.content import Content, Sight
 from relaytui.commander.store.reader import Reader
 from relaytui.commander.store.writer import Tx, Writer
@@ -63,7 +63,7 @@ class ArtifactStore:
         self.quota = settings.artifact_quota
         self.run_quota = settings.artifact_run_quota
         self._reserve = settings.artifact_reserve
-        self._keep = settings.artifact_keep_last_n
+        self._rows = Rows(clock, settings.artifact_keep_last_n)
         self.content = Content(settings.state)
         self.uploads = Uploads(self.content, leases, board, clock, self._reserve)
         self.readings = Readings(self.uploads, clock, self._found)
@@ -170,7 +170,7 @@ class ArtifactStore:
             gone += [] if begun is None else [drop_in(tx, begun)]
             if store.same(tx, ask.run_id, ask.kind, ask.name, upload.sha256) is None:
                 gone += admit_in(tx, upload, here(room, ask.size), others, gone)
-            row, unused = self._add_in(tx, upload, at, "its bytes were here already")
+            row, unused = self._rows.add_in(tx, upload, "its bytes were here already")
             return row, gone, unused
         if begun is not None:
             room, dropped = without(room, begun), drop_in(tx, begun)
@@ -246,29 +246,9 @@ class ArtifactStore:
     def _finish_in(self, tx: Tx, upload: Upload) -> tuple[ArtifactRow, list[str]]:
         if upload.pod:
             self._holder_in(tx, upload.run_id, upload.epoch, None)
-        self._whole_in(tx, upload.sha256, "sent again, and whole")
+        self._rows.whole_in(tx, upload.sha256, "sent again, and whole")
         store.drop_upload(tx, upload.upload)
-        return self._add_in(tx, upload, self._clock.wall(), in_words(upload.size))
-
-    def _add_in(self, tx: Tx, upload: Upload, at: float, words: str) -> tuple[ArtifactRow, list[str]]:
-        """The row, and contents that no row has any more since those beyond the newest few gave way."""
-        known = store.same(tx, upload.run_id, upload.kind, upload.name, upload.sha256)
-        if known is not None:
-            return store.come_again(tx, known, upload), []
-        row = store.add(
-            tx,
-            ArtifactRow(
-                0, upload.run_id, upload.kind, upload.name, upload.sha256, upload.size, at, upload.by, upload.epoch,
-                upload.step, upload.manifest_sha256, upload.final, at,
-            ),
-            upload.upload,
-        )  # fmt: skip
-        self._say(tx, "artifact.stored", upload.by, f"{row.kind} {row.name}: {words}", row)
-        gone = list[str]()
-        for old in gives_way(store.rivals(tx, row), self._keep):
-            message = f"{old.kind} {old.name} gives way: the newest {self._keep} are kept"
-            gone += self._remove_in(tx, old, endings.COMMANDER, message, "which gave way")
-        return row, gone
+        return self._rows.add_in(tx, upload, in_words(upload.size))
 
     async def give_up(self, upload_id: str) -> None:
         coming = self.uploads.get(upload_id)
@@ -345,36 +325,14 @@ class ArtifactStore:
     async def delete(self, artifact: int, by: str, why: str) -> ArtifactRow:
         """A checkpoint's manifest goes with it. RelayError 404."""
 
-        def unit(tx: Tx) -> tuple[ArtifactRow, list[str]]:
-            row = store.get(tx, artifact)
-            if row is None:
-                raise unknown_artifact(artifact)
-            message = why or f"{row.kind} {row.name} deleted by {by}"
-            return row, self._remove_in(tx, row, by, message, "which is deleted")
-
         async with self.placing:
-            row, unused = await self._relay.run(unit)
+            row, unused = await self._relay.run(lambda tx: self._rows.delete_in(tx, artifact, by, why))
             await self._collect(unused)
         return row
 
-    def _remove_in(self, tx: Tx, row: ArtifactRow, by: str, message: str, why: str) -> list[str]:
-        """Contents of what went: a checkpoint's manifest goes along, where no other has it."""
-        store.remove(tx, row)
-        self._say(tx, "artifact.deleted", by, message, row)
-        beside = store.manifests_of_none(tx, row)
-        for manifest in beside:
-            store.remove(tx, manifest)
-            self._say(tx, "artifact.deleted", by, f"the manifest of {row.name}, {why}", manifest)
-        return [each.sha256 for each in (row, *beside)]
-
     async def damaged(self, sha256: str, why: str) -> None:
         """All rows of that content say so from now on, and the history of their runs does."""
-
-        def unit(tx: Tx) -> None:
-            for row in store.found_damaged(tx, sha256, why):
-                self._say(tx, "artifact.damaged", endings.COMMANDER, f"{row.kind} {row.name}: {why}", row)
-
-        await self._relay.run(unit)
+        await self._relay.run(lambda tx: self._rows.damaged_in(tx, sha256, why))
 
     async def _found(self, sha256: str, wrong: str, seen: Sight | None) -> bool:
         """The file `seen` was read where it lies. False where another is there by now: of that nothing is known."""
@@ -384,12 +342,8 @@ class ArtifactStore:
             if wrong:
                 await self.damaged(sha256, wrong)
             else:
-                await self._relay.run(lambda tx: self._whole_in(tx, sha256, "read again, and whole"))
+                await self._relay.run(lambda tx: self._rows.whole_in(tx, sha256, "read again, and whole"))
         return True
-
-    def _whole_in(self, tx: Tx, sha256: str, how: str) -> None:
-        for row in store.found_whole(tx, sha256, self._clock.wall()):
-            self._say(tx, "artifact.mended", endings.COMMANDER, f"{row.kind} {row.name}: {how}", row)
 
     async def _collect(self, contents: list[str]) -> None:
         """Those that no row has. `placing` is held."""
@@ -400,19 +354,3 @@ class ArtifactStore:
     async def collect(self, contents: list[str]) -> None:
         async with self.placing:
             await self._collect(contents)
-
-    def _say(self, tx: Tx, kind: str, by: str, message: str, row: ArtifactRow) -> None:
-        data = {
-            "id": str(row.id),
-            "kind": str(row.kind),
-            "name": row.name,
-            "bytes": str(row.size),
-            "sha256": row.sha256,
-        }
-        if row.step is not None:
-            data["step"] = str(row.step)
-        history.add_event(tx, self._clock.wall(), kind, by, message, row.run_id, row.epoch, data)
-
-
-def unknown_artifact(artifact: int) -> RelayError:
-    return RelayError("unknown_artifact", f"no artifact {artifact}", "see `relay-tui artifacts list`", status=404)
