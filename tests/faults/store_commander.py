@@ -34,8 +34,8 @@ def watch(path: Path) -> None:
         note(sha256=coming.upload.sha256, offset=offset, at=at, after=after)
         return after
 
-    async def finishing(self: ArtifactStore, coming: Any) -> Any:
-        row = await finish(self, coming)
+    async def finishing(self: ArtifactStore, *given: Any) -> Any:
+        row = await finish(self, *given)
         note(stored=row.sha256, size=row.size)
         return row
 
