@@ -13,6 +13,7 @@ import pytest
 from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole_names
 
 from relay_agent.checkpoints import publisher as publisher_module
+from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.publisher import RETRY_AFTER, ROOM_WITHIN, Publisher
@@ -335,10 +336,10 @@ async def test_what_a_trainer_of_this_run_marked_once_is_not_published_unmarked(
 
 async def test_a_trainer_that_marks_none_is_known_in_the_next_attempt(rig: Rig) -> None:
     publisher = rig.publisher()
-    stage(rig.run, 1, 1, marker=False)
-    stage(rig.run, 1, 2, marker=False)
-    for _ in rig.clock.watch(6):
-        await publisher.look()
+    for step in (1, 2):
+        stage(rig.run, 1, step, marker=False)
+        for _ in rig.clock.watch(6):
+            await publisher.look()
     assert sorted(rig.told.steps) == [1, 2]
     later = rig.publisher()
     stage(rig.run, 1, 3, marker=False)
@@ -361,3 +362,41 @@ async def test_a_mark_of_ours_does_not_teach_the_next_attempt_that_the_trainer_m
     take(rig.run, 2)
     (done,) = Salvage(rig.run, 2, mine).work().published
     assert read(done.path).manifest.marks is not True
+
+
+async def test_of_a_trainer_that_was_asked_to_stop_and_exits_with_0_only_what_it_began_after_is_whole(rig: Rig) -> None:
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1, marker=False)
+    stage(rig.run, 1, 2)
+    await publisher.look()
+    await publisher.trainer_stops()
+    stage(rig.run, 1, 3, marker=False)
+    await publisher.trainer_stops()  # asked again
+    await publisher.finish(0)
+    assert rig.told.steps == [2, 3]
+    assert (rig.run.bad / "e00000001.step_1").exists()
+
+
+@pytest.mark.parametrize("word", ["0 order", "0 orphan", "0", "", None])
+async def test_a_guardians_word_says_whether_it_was_asked(rig: Rig, word: str | None) -> None:
+    """By an agent before this one, or by its guardian while there was none."""
+    if word is not None:
+        rig.run.log(1).with_suffix(".exit").write_text(f"{word}\n")
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1, marker=False)
+    await publisher.finish(0)
+    by_itself = len((word or "").split()) < 2
+    assert (rig.told.steps == [1]) is by_itself
+    assert recorded_end(rig.run, 1) == (0 if word == "0" else UNKNOWN_END)
+
+
+async def test_where_the_volume_does_not_answer_any_save_may_be_cut(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(root: Path) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(publisher_module, "_listed", hangs)
+    publisher = rig.publisher()
+    await publisher.trainer_stops()
+    stage(rig.run, 1, 1, marker=False)
+    await publisher.finish(0)
+    assert rig.told.steps == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from checkpoint_kit import FaultyDisk, ManualClock, mine, new_run, stage
 
+from relay_agent.checkpoints import staging as staging_module
 from relay_agent.checkpoints.aside import set_aside
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.staging import FIRST, StagingWatch
@@ -265,9 +266,49 @@ def test_two_without_a_mark_show_that_there_are_none(unknown: Watched) -> None:
     stage(unknown.run, 1, 5, marker=False)
     assert unknown.look() == unknown.look(2 * SETTLE) == []
     stage(unknown.run, 1, 6, marker=False)
-    assert unknown.look() == [5]
-    assert unknown.look(SETTLE) == [5, 6]
+    assert unknown.look() == unknown.look(SETTLE - 0.5) == []
+    assert unknown.look(0.5) == [5, 6]
     assert unknown.watch.marks is False
+
+
+def test_two_saves_side_by_side_show_nothing(unknown: Watched) -> None:
+    """Each pauses before it goes on to its mark."""
+    stage(unknown.run, 1, 5, marker=False)
+    assert unknown.look() == unknown.look(3) == []
+    second = stage(unknown.run, 1, 6, marker=False)
+    assert unknown.look() == unknown.look(2 * SETTLE) == []
+    (second.path / "COMPLETE").touch()
+    assert unknown.look(0.5) == [6]
+
+
+def test_a_look_that_is_only_remembered_shows_no_stillness(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a volume where one takes long, or in one during which the agent stood still."""
+    staged = stage(watched.run, 1, 5, marker=False)
+    real = staging_module._look_at
+
+    def slow(root: int, name: str) -> staging_module._Look:
+        watched.clock.now += 0.5
+        return real(root, name)
+
+    monkeypatch.setattr(staging_module, "_look_at", slow)
+    assert watched.look() == []
+    for number in range(8):
+        assert watched.look(1) == [], "it is written to all the time"
+        (staged.path / f"{number}.bin").write_bytes(b"more")
+    looks = [watched.look(10) for _ in range(3)]
+    assert looks[-1] == [5]
+
+
+def test_an_exit_of_0_says_nothing_of_a_save_that_it_may_have_cut(watched: Watched) -> None:
+    stage(watched.run, 1, 4, marker=False)
+    assert watched.look() == []
+    assert watched.look(SETTLE) == [4]
+    stage(watched.run, 1, 5, marker=False)
+    stage(watched.run, 1, 6, marker=False)
+    stage(watched.run, 1, 7)
+    watched.watch.may_be_cut = {"step_4", "step_5", "step_7"}.__contains__
+    assert watched.look(exited=0) == [4, 6, 7]
+    assert watched.torn() == ["step_5"]
 
 
 def test_a_first_one_that_its_trainer_died_over_is_torn(unknown: Watched) -> None:

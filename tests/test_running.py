@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +40,7 @@ class Trainer:
         self._sigterm, self._obeys = sigterm, obeys
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.before_stop: Callable[[], bool] = lambda: True
         self.stops: list[float] = []
         self.heard: list[bool] = []
 
@@ -48,6 +49,7 @@ class Trainer:
         self.gone.set_result(0)
 
     def stop(self, within: float) -> None:
+        assert self.before_stop()
         self.stops.append(within)
         if self._obeys and not self.exited.done():
             self.ends(143)
@@ -74,10 +76,16 @@ class Publisher:
         self.newest_step: int | None = None
         self.only_healthy = False
         self.catch_up: Any = None
+        self.begun = False
+        """It was asked which saves had begun."""
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
         await self._closed.wait()
+
+    async def trainer_stops(self) -> None:
+        await asyncio.sleep(0)
+        self.begun = True
 
     def close(self) -> None:
         self._closed.set()
@@ -91,6 +99,7 @@ class Scene:
 
     def __init__(self, tmp_path: Path, trainer: Trainer, **variables: str) -> None:
         self.clock, self.stop, self.trainer, self.publisher = FakeClock(), Stop(), trainer, Publisher()
+        trainer.before_stop = lambda: self.publisher.begun
         self.departed: list[object] = []
         self.background = Background()
         self.link: Any = SimpleNamespace(

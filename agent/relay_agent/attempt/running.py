@@ -42,7 +42,7 @@ class Running:
     ) -> int:
         """Until nothing is left of the trainer and all that is whole is published. Its exit code. `base`: the
         checkpoint that it resumed from; `taken_over`: from another agent."""
-        self._stop.listen(lambda at_once: self._stop_trainer(trainer, at_once))
+        self._stop.listen(lambda at_once: self._stop_trainer(trainer, publisher, at_once))
         if self._settings.on_lease_loss == "stop":
             if math.isfinite(self._tenure.lease.safe_until):  # else its guardian keeps the end that it was told before
                 trainer.dead_by(self._tenure.lease.safe_until, self._tenure.notice)
@@ -91,14 +91,20 @@ class Running:
             await publisher.finish(code)
         return code
 
-    def _stop_trainer(self, trainer: Supervised, at_once: bool) -> None:
+    def _stop_trainer(self, trainer: Supervised, publisher: Publisher, at_once: bool) -> None:
         if at_once:
             trainer.kill()
-            return
-        by = min(self._stop.dead_by, self._stop.kill_by)
-        trainer.stop(by - self._clock.boot())
-        if math.isfinite(by):
-            trainer.dead_by(by + EARLY)
+        else:
+            self._background.begin(self._stop_gently(trainer, publisher), "stop")
+
+    async def _stop_gently(self, trainer: Supervised, publisher: Publisher) -> None:
+        try:
+            await publisher.trainer_stops()
+        finally:  # whatever becomes of that
+            by = min(self._stop.dead_by, self._stop.kill_by)
+            trainer.stop(by - self._clock.boot())
+            if math.isfinite(by):
+                trainer.dead_by(by + EARLY)
 
 
 async def _ticking(follower: Follower) -> None:

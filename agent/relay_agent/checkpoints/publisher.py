@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
-from relay_agent.checkpoints.disk import FULL
+from relay_agent.checkpoints.disk import FULL, names
+from relay_agent.checkpoints.exit_word import was_stopped
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
@@ -19,7 +20,7 @@ from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.remarks import Remarks
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import Staged, StagingWatch, leave_mark, saved_at
+from relay_agent.checkpoints.staging import UNKNOWN_END, Staged, StagingWatch, leave_mark, saved_at
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.process import say
@@ -34,8 +35,25 @@ RETRY_AFTER = 15.0
 ROOM_WITHIN = 120.0
 """Seconds that the last checkpoints of a trainer that has ended wait for room: somebody may make some, and what it
 learned is worth more than that."""
+LISTED_WITHIN = 0.25
+"""Seconds that SIGTERM waits for a look at which saves have begun."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
+
+
+class _Any:
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_ANY = _Any()
+
+
+def _listed(root: Path) -> list[str]:
+    try:
+        return names(root)
+    except FileNotFoundError:
+        return []
 
 
 class Publisher:
@@ -92,6 +110,7 @@ class Publisher:
         self._mounted = Mounted(folder, epoch)
         self._lost = ""
         self._said = False
+        self._begun: Container[str] | None = None  # saves that had begun when its trainer was asked to stop
         self._missed = Missed()
         self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
@@ -117,6 +136,16 @@ class Publisher:
             except TimeoutError:
                 continue
 
+    async def trainer_stops(self) -> None:
+        """Right before it is asked to: which saves have begun by then. A volume that does not answer is not waited for;
+        then any of them may be cut."""
+        if self._begun is not None:
+            return
+        self._begun = _ANY
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LISTED_WITHIN):
+                self._begun = frozenset(await asyncio.to_thread(_listed, self._folder.staging(self._epoch)))
+
     def close(self) -> None:
         """No look is begun any more; the one that is going on ends first."""
         self._done.set()
@@ -124,6 +153,10 @@ class Publisher:
     async def finish(self, exit_code: int) -> None:
         """The last look, when the trainer's tree is gone."""
         self._wait_until = 0.0
+        if self._begun is None and await asyncio.to_thread(was_stopped, self._folder, self._epoch):
+            self._begun = _ANY  # by its guardian, or on the word of an agent before this one
+        if self._begun is not None:
+            self._watch.may_be_cut = self._begun.__contains__
         await self.look(exit_code)
         if (
             self._again
@@ -201,7 +234,8 @@ class Publisher:
                 self._look_back = False
                 self._watch.marks = await asyncio.to_thread(self._marks_so_far)
             if self._taking and not lost:
-                await self._take(self._taking, exit_code)
+                cut = exit_code == 0 and self._begun is not None
+                await self._take(self._taking, UNKNOWN_END if cut else exit_code)
             whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
             if not self._lost:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from relay_agent.checkpoints.adapters import Adapter
 from relay_agent.checkpoints.disk import FULL
+from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
-from relay_agent.checkpoints.salvage import Told, recorded_end
+from relay_agent.checkpoints.salvage import Told
 from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never
 from relay_agent.volume.volume import RunFolder

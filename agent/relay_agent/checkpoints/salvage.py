@@ -21,13 +21,14 @@ from pathlib import Path
 
 from relay_agent.checkpoints import take
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
-from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names, read_file
+from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names
+from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import MANIFEST
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import OURS, STEP, UNKNOWN_END, Staged, StagingWatch, TornStaged
+from relay_agent.checkpoints.staging import OURS, STEP, Staged, StagingWatch, TornStaged
 from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
 from relay_agent.volume.volume import RunFolder, staged_epochs
@@ -51,17 +52,6 @@ class _Left:
     path: Path
     whole: list[Staged]
     torn: list[TornStaged]
-
-
-def recorded_end(run: RunFolder, epoch: int) -> int:
-    """How that attempt's trainer ended by its guardian's word, `logs/e<epoch>.exit`; UNKNOWN_END without one."""
-    path = run.log(epoch).with_suffix(".exit")
-    try:
-        with folder(path.parent) as fd:
-            code = int(read_file(fd, path.name, 64))
-    except (OSError, ValueError):
-        return UNKNOWN_END
-    return code if 0 <= code < UNKNOWN_END else UNKNOWN_END
 
 
 class Salvage:

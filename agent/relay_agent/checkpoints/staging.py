@@ -6,7 +6,11 @@ known of the trainer:
 
 - it marks its checkpoints: for ever. One without a mark is one that it has not saved to the end,
 - it does not: `settle` seconds, during which somebody looked on,
-- nobody knows yet: FIRST times as long. Two folders without a mark are two saves that ended without one.
+- nobody knows yet: FIRST times as long. Two saves without a mark, of which the second began once the first had kept
+  still, ended without one.
+
+An exit with 0 says nothing of a save that had begun before the trainer was asked to stop: whoever handles SIGTERM by
+`sys.exit(0)` leaves it half.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +99,14 @@ class StagingWatch:
         self.marks = marks
         """Whether the trainer marks its checkpoints, as far as is known: what it saves tells where that is None, and a
         mark tells in any case."""
+        self.may_be_cut: Callable[[str], bool] = lambda name: False
+        """Whether that save had begun before the trainer was asked to stop."""
         self._root = root
         self._settle = settle
         self._clock = clock
         self._watching = Watching()
         self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when, by that
+        self._first: dict[str, float] = {}  # when each was there for the first time, by the same
         self._not_before: dict[str, float] = {}  # of those that took long to look at
         self._whole: set[str] = set()
         self._exited: int | None = None
@@ -111,20 +119,22 @@ class StagingWatch:
         """
         over = trainer_exited is not None or self._exited is not None
         watched = self._watching.look(self._clock.boot() if now is None else now, over=over)
-        looks = self._look(over)
-        self._learn(looks)
+        looks, seen = self._look(over)
         for name, look in looks.items():
+            self._first.setdefault(name, watched)
             before = self._since.get(name)
             if before is None or before[0] != look:
-                before = (look, watched)
-                self._since[name] = before
+                self._since[name] = (look, watched)
                 if self._exited is None:  # afterwards it is ourselves: a publish that failed can leave its traces
                     self._whole.discard(name)
+        self._learn(looks, seen, watched)
+        for name in seen:
+            look, since = self._since[name]
             by_agent = look.taken and not (look.problem or look.empty)  # which may be when the trainer is gone
-            if by_agent or (self._exited is None and self._is_whole(look, watched - before[1], trainer_exited)):
+            if by_agent or (self._exited is None and self._is_whole(name, look, watched - since, trainer_exited)):
                 self._whole.add(name)
         for name in self._since.keys() - looks.keys():
-            del self._since[name]
+            del self._since[name], self._first[name]
             self._whole.discard(name)
         if self._exited is None:
             self._exited = trainer_exited
@@ -143,11 +153,18 @@ class StagingWatch:
             self._since[name] = (self._since[name][0], self._watching.seconds)
             self._whole.discard(name)
 
-    def _learn(self, looks: dict[str, _Look]) -> None:
+    def _learn(self, looks: dict[str, _Look], seen: set[str], watched: float) -> None:
         if any(look.marker for look in looks.values()):
             self.marks = True
-        elif self.marks is None and sum(not (look.marked or look.empty) for look in looks.values()) > 1:
-            self.marks = False
+        elif self.marks is None:
+            still = {
+                name: self._since[name][1]
+                for name in seen
+                if not (looks[name].marked or looks[name].empty) and watched - self._since[name][1] >= self._settle
+            }
+            first = min(still.values(), default=watched) + self._settle
+            if any(self._first[name] >= first for name in still):
+                self.marks = False
 
     @property
     def unmarked(self) -> list[str]:
@@ -178,18 +195,20 @@ class StagingWatch:
         how = f"exited with {self._exited}" if (self._exited or 0) >= 0 else f"died by signal {-(self._exited or 0)}"
         return f"the trainer {how} before it was whole"
 
-    def _is_whole(self, look: _Look, unchanged: float, trainer_exited: int | None) -> bool:
+    def _is_whole(self, name: str, look: _Look, unchanged: float, trainer_exited: int | None) -> bool:
         if look.problem or look.empty:
             return False
-        if look.marked or trainer_exited == 0:
+        if look.marked or (trainer_exited == 0 and not self.may_be_cut(name)):
             return True
         if self.marks:
             return False
         return unchanged >= self._settle * (FIRST if self.marks is None else 1)
 
-    def _look(self, at_once: bool) -> dict[str, _Look]:
-        """One that took long is not looked at again soon: it is as it was for as long."""
+    def _look(self, at_once: bool) -> tuple[dict[str, _Look], set[str]]:
+        """One that took long is not looked at again soon: it is as it was for as long. The names of those that were
+        looked at, too: what is only remembered shows nothing of how they kept."""
         looks: dict[str, _Look] = {}
+        seen: set[str] = set()
         with suppress(FileNotFoundError), folder(self._root) as root:
             for name in filter(STEP.match, names(root)):
                 began = self._clock.boot()
@@ -198,9 +217,10 @@ class StagingWatch:
                     continue
                 with suppress(FileNotFoundError):  # it went while we looked; so it was not whole
                     looks[name] = _look_at(root, name)
+                    seen.add(name)
                 self._not_before[name] = self._clock.boot() + SHARE * (self._clock.boot() - began)
         self._not_before = {name: at for name, at in self._not_before.items() if name in looks}
-        return looks
+        return looks, seen
 
     def unfit(self) -> list[TornStaged]:
         """What is no checkpoint as it lies there, and has kept still so. Its trainer may be writing to it yet."""

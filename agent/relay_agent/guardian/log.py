@@ -24,7 +24,7 @@ class Log:
         self._queue: _queue.SimpleQueue[tuple[int, bytes] | None] = _queue.SimpleQueue()
         self._done = _thread.allocate_lock()
         self._path = path
-        self._code = 0
+        self._word = ""
         self._fd = -1
         self._ended = False  # nobody writes any more
 
@@ -45,9 +45,9 @@ class Log:
             self._put += 1
             self._queue.put((offset, data))
 
-    def close(self, timeout: float, code: int) -> None:
-        """All written; and beside it, for whoever comes after a dead agent, how the trainer exited."""
-        self._code = code
+    def close(self, timeout: float, word: str) -> None:
+        """All written; and beside it, for whoever comes after a dead agent, how the trainer ended."""
+        self._word = word
         self._queue.put(None)
         self._done.acquire(timeout=timeout)
 
@@ -83,7 +83,7 @@ class Log:
             if self._fd >= 0:
                 os.fsync(self._fd)
             fd = open_own(self._path.removesuffix(".log") + ".exit", os.O_WRONLY | os.O_TRUNC)
-            os.write(fd, f"{self._code}\n".encode())
+            os.write(fd, f"{self._word}\n".encode())
             os.fsync(fd)
             os.close(fd)
         except OSError as error:

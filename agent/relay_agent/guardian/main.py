@@ -332,7 +332,8 @@ class Guardian:
             elif not self._guarded(self.drain):
                 break
         if self.trainer.code is not None:
-            self.log.close(10.0, self.trainer.code)
+            asked = "" if self.why in ("itself", "oom") else f" {self.why}"
+            self.log.close(10.0, f"{self.trainer.code}{asked}")
             self.line.leave_word(f"{self.trainer.code} {self.line.printed} {leftovers} {self.why}\n")
         if not self.line.alone:
             os.set_blocking(self.line.fd, True)
