@@ -292,3 +292,16 @@ def test_a_bar_that_nothing_ended_is_read_after_a_moment() -> None:
     clock.advance(1.0)
     follower.tick()
     assert [report.step for report in reports if isinstance(report, Step)] == [1]
+
+
+def test_nanogpt_evaluates_between_its_steps_and_ends_with_it() -> None:
+    lines = []
+    for step in range(0, 501, 10):
+        if step % 100 == 0:
+            lines.append(f"step {step}: train loss 1.2000, val loss 1.{step // 100}000\n")
+        lines.append(f"iter {step}: loss 0.{300 + step // 10}, time 132.10ms, mfu 12.34%\n")
+    lines.append("step 500: train loss 1.2000, val loss 1.2000\n")
+    read = Read(*lines)
+    assert read.progress.step == 500
+    assert {loss for _, _, loss in read.series} == {float(f"0.{300 + step}") for step in range(51)}
+    assert [step.metrics["val_loss"] for step in read.steps if "val_loss" in step.metrics][-1] == 1.2

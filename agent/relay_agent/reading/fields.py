@@ -55,6 +55,8 @@ _CELL = re.compile(
     rf"\s*(?P<name>[A-Za-z][\w /.%\-]{{0,60}}?)\s*(?:\([^()]{{1,24}}\)\s*)?[:=]\s*(?P<value>{NUMBER})\s*%?\s*\Z",
     re.IGNORECASE,
 )
+_ESTIMATED = re.compile(rf"[\s:,]{{0,4}}train loss {PLAIN},\s{{1,4}}val loss {PLAIN}\s*\Z", re.IGNORECASE)
+"""nanoGPT's evaluation, of both its splits; its training prints `iter 250: loss 3.45`."""
 _LAST = 4
 """Steps of one line that are looked at, from its end."""
 _LOOSE = re.compile(rf"\s*[A-Za-z][\w/.\-]{{0,40}}\s+{PLAIN}(?![\w.:]|/\d)", re.IGNORECASE)
@@ -115,6 +117,8 @@ def _sight(head: re.Match[str], rest: str, within: Epoch | None = None) -> Sight
     metrics = _metrics(rest)
     if metrics is None or not (metrics or total is not None):
         return None
+    if total is None and "loss" in metrics and _ESTIMATED.match(rest):
+        metrics = {"eval/train_loss": metrics.pop("loss"), **metrics}
     if within is not None and total is None:
         within = None
     if total is None and (name := next((name for name in _LAST_STEPS if name in metrics), None)):
