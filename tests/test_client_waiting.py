@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from dashboard_fleet import run, scripted
 from dashboard_rig import dashboard
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from scripted_commander import NOW, TOKEN, ScriptedCommander, snapshot
 
 from relaytui.cli.group import cli
+from relaytui.client.acts import forced, forces, hold_off, requeues
 from relaytui.client.answers import Events, RunDetail, WhoAmI, Workers
 from relaytui.client.waiting import not_asked, waits
 from relaytui.dashboard.widgets.table import Table
@@ -171,3 +173,35 @@ async def test_the_shell_says_that_it_waits_for_those_who_may_come_back(
     assert await asyncio.to_thread(shell, "relay-tui", cli, [*target, "runs", NAME]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "waiting pod-c waits: restored: no new grants for another 40 s, so that holders can come back" in lines
+
+
+async def test_a_force_names_it_too(
+    commander: ScriptedCommander, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It said that the next agent that asks gets the run; one that asked got it when the hold-off was over."""
+    target = ["--connect", commander.endpoint.url, "--state", str(tmp_path)]
+    held = "Restored: no new grants for another 40 s, so that holders can come back."
+    free = run(NAME, RunStatus.QUEUED, epoch=4)
+    commander.answers["POST", f"/api/runs/{NAME}/force-acquire"] = (200, {"run": free, "epoch": 4})
+    commander.answers["GET", "/api/whoami"] = (
+        200, WhoAmI("operator", "c", NOW, "0.1.0", 300, no_grants_until=NOW + 40),
+    )  # fmt: skip
+    force = [*target, "force-acquire", NAME, "--yes", "--expected-epoch", "3"]
+    assert await asyncio.to_thread(shell, "relay-tui", cli, force) == 0
+    assert capsys.readouterr().err.endswith(f"now at epoch 4; the next agent that asks gets it. {held}\n")
+    commander.greeting = [msgspec.structs.replace(snapshot([free]), no_grants_until=NOW + 40)]
+    async with dashboard(commander, size=(100, 30)) as rig:
+        await rig.shows(NAME)
+        await rig.press("f")
+        await rig.shows("Nobody holds this run", "Restored: no new grants for another")
+
+
+def test_each_promise_of_a_grant_names_it() -> None:
+    held = hold_off(NOW + 40, NOW)
+    assert hold_off(NOW, NOW) == hold_off(None, NOW) == ""
+    for row in (run(NAME), run(NAME, RunStatus.QUEUED), run(NAME, RunStatus.QUEUED, holder="pod-a")):
+        assert held in forces(row, 9.0, pod_gone=False, held=held)
+        assert held in forced(row, 4, held)
+    *_, meanwhile, risk = forces(run(NAME), 9.0, pod_gone=True, held=held)
+    assert (meanwhile, risk.startswith("Another agent may start then.")) == (held, True)
+    assert requeues(run(NAME, RunStatus.FAILED), held)[-1] == held

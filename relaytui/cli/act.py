@@ -57,8 +57,8 @@ def force_acquire(
     publishes and goes on from, if both have the same volume.
     """
 
-    def consequence(detail: RunDetail) -> tuple[str, ...]:
-        return acts.forces(detail.run, acts.lease_left(detail.run, detail.now), pod_gone=pod_gone)
+    def consequence(detail: RunDetail, held: str) -> tuple[str, ...]:
+        return acts.forces(detail.run, acts.lease_left(detail.run, detail.now), pod_gone=pod_gone, held=held)
 
     epoch = _agreed(target, run_id, "force-acquire", consequence, expected_epoch, yes)
 
@@ -69,7 +69,7 @@ def force_acquire(
     if as_json:
         print_json(answer)
     else:
-        click.echo(acts.forced(answer.run, answer.epoch), err=True)
+        click.echo(acts.forced(answer.run, answer.epoch, ask(target, _hold_off)), err=True)
 
 
 @click.command()
@@ -82,7 +82,7 @@ def drain(
     target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, wait: float, as_json: bool
 ) -> None:
     """Let RUN_ID save, publish and release, so that the next agent goes on from there."""
-    epoch = _agreed(target, run_id, "drain", lambda detail: acts.drains(detail.run), expected_epoch, yes)
+    epoch = _agreed(target, run_id, "drain", lambda detail, held: acts.drains(detail.run), expected_epoch, yes)
     _order(target, OrderKind.DRAIN, run_id, why, epoch, wait, as_json)
 
 
@@ -100,7 +100,7 @@ def cancel(
     A run that is queued is cancelled at once. One that is held is cancelled once its attempt has ended, in whatever
     way; only where that reaches its last step first is it completed. `relay-tui requeue` takes a cancel back.
     """
-    epoch = _agreed(target, run_id, "cancel", lambda detail: acts.cancels(detail.run), expected_epoch, yes)
+    epoch = _agreed(target, run_id, "cancel", lambda detail, held: acts.cancels(detail.run), expected_epoch, yes)
     _order(target, OrderKind.CANCEL, run_id, why, epoch, wait, as_json)
 
 
@@ -162,7 +162,9 @@ def _order(
 def requeue(target: Target, run_id: str, why: str, expected_epoch: int | None, yes: bool, as_json: bool) -> None:
     """Queue RUN_ID again after it failed, was cancelled or completed; the next agent that asks for it goes on from its
     newest checkpoint."""
-    epoch = _agreed(target, run_id, "requeue", lambda detail: acts.requeues(detail.run), expected_epoch, yes)
+    epoch = _agreed(
+        target, run_id, "requeue", lambda detail, held: acts.requeues(detail.run, held), expected_epoch, yes
+    )
 
     async def act(client: CommanderClient) -> Requeued:
         return await client.requeue(run_id, expected_epoch=epoch, why=why)
@@ -178,7 +180,7 @@ def _agreed(
     target: Target,
     run_id: str,
     verb: str,
-    consequence: Callable[[RunDetail], tuple[str, ...]],
+    consequence: Callable[[RunDetail, str], tuple[str, ...]],
     expected: int | None,
     yes: bool,
 ) -> int:
@@ -192,10 +194,19 @@ def _agreed(
     if words := REFUSALS[verb](detail.run):
         hint = "`relay-tui requeue` queues it again" if detail.run.status.ended else ""
         raise RelayError("no_use", words, hint, exit_code=Exit.LEASE)
-    click.echo("\n".join((_describe(detail), *consequence(detail))), err=True)
+    said = consequence(detail, ask(target, _hold_off))
+    click.echo("\n".join((_describe(detail), *said)), err=True)
     if not confirmed(verb, run_id, ", and with --expected-epoch on which epoch you decided"):
         raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)
     return detail.run.epoch if expected is None else expected
+
+
+async def _hold_off(client: CommanderClient) -> str:
+    try:
+        who = await client.whoami()
+    except RelayError:  # what it is said beside is so all the same
+        return ""
+    return acts.hold_off(who.no_grants_until, who.now)
 
 
 def _describe(detail: RunDetail) -> str:

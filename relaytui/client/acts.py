@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaytui.client.words import duration
+from relaytui.client.words import duration, held_off
 from relaytui.wire.rows import RunRow
 from relaytui.wire.text import clean, counted
 
@@ -12,6 +12,12 @@ def lease_left(row: RunRow, now: float) -> float | None:
     if row.lease_expires_at is None or not row.status.active:
         return None
     return max(0.0, row.lease_expires_at - now)
+
+
+def hold_off(until: float | None, now: float) -> str:
+    """A sentence beside each promise of a grant; empty where agents are granted runs as ever."""
+    said = held_off(until, now)
+    return f"{said[:1].upper()}{said[1:]}." if said else ""
 
 
 def drains(row: RunRow) -> tuple[str, ...]:
@@ -49,13 +55,15 @@ def _at_stake(row: RunRow) -> str:
     )
 
 
-def forces(row: RunRow, left: float | None, *, pod_gone: bool) -> tuple[str, ...]:
-    """The last one says what the operator answers for, where `pod_gone`."""
+def forces(row: RunRow, left: float | None, *, pod_gone: bool, held: str = "") -> tuple[str, ...]:
+    """The last one says what the operator answers for, where `pod_gone`. `held`: of `hold_off`."""
+    meanwhile = (held,) if held else ()
     if not row.status.active and row.holder is not None:
         lost = f"{_holder(row)} has lost this run already and was told to stop"
-        return (f"{lost}: its epoch grows by one, and the next agent that asks gets it once that trainer is dead.",)
+        gets = "its epoch grows by one, and the next agent that asks gets it once that trainer is dead"
+        return f"{lost}: {gets}.", *meanwhile
     if not row.status.active:
-        return ("Nobody holds this run: its epoch grows by one, and the next agent that asks gets it.",)
+        return "Nobody holds this run: its epoch grows by one, and the next agent that asks gets it.", *meanwhile
     holder = _holder(row)
     what = (
         f"{holder} loses the run now, is told to stop, and publishes nothing more. What it has saved whole when the"
@@ -63,25 +71,27 @@ def forces(row: RunRow, left: float | None, *, pod_gone: bool) -> tuple[str, ...
     )
     if pod_gone:
         risk = "If that pod does live, two trainers run for a while; only the new one's checkpoints count."
-        return what, f"Another agent may start at once. {risk}"
+        return what, *meanwhile, f"Another agent may start {'then' if held else 'at once'}. {risk}"
     at_last = f"at the latest in {duration(left)}" if left else "now, as its lease is over"
-    return what, f"Another agent may start when {holder} has said that its trainer is dead, {at_last}."
+    return what, f"Another agent may start when {holder} has said that its trainer is dead, {at_last}.", *meanwhile
 
 
-def forced(row: RunRow, epoch: int) -> str:
-    """What came of it; `row` as it is then, which names who held the run for as long as that may still be training."""
-    run_id = clean(row.run_id, 128)
+def forced(row: RunRow, epoch: int, held: str = "") -> str:
+    """What came of it; `row` as it is then, which names who held the run for as long as that may still be training.
+    `held`: of `hold_off`."""
+    run_id, but = clean(row.run_id, 128), f". {held}" if held else ""
     if row.status.ended:
         return f"{run_id}: it is {row.status.value}, at epoch {epoch}; no agent gets it"
     if row.holder is None:
-        return f"{run_id}: nobody holds it, now at epoch {epoch}; the next agent that asks gets it"
-    return f"{run_id}: taken at epoch {epoch}; the next agent that asks gets it once {_holder(row)}'s trainer is dead"
+        return f"{run_id}: nobody holds it, now at epoch {epoch}; the next agent that asks gets it{but}"
+    dead = f"once {_holder(row)}'s trainer is dead"
+    return f"{run_id}: taken at epoch {epoch}; the next agent that asks gets it {dead}{but}"
 
 
-def requeues(row: RunRow) -> tuple[str, ...]:
+def requeues(row: RunRow, held: str = "") -> tuple[str, ...]:
     newest = clean(row.newest_checkpoint or "", 128)
     where = f"goes on from its newest checkpoint, {newest}" if newest else "begins it anew, as it has no checkpoint"
-    return (f"The run is queued again, and the next agent that asks {where}.",)
+    return f"The run is queued again, and the next agent that asks {where}.", *((held,) if held else ())
 
 
 def _holder(row: RunRow) -> str:

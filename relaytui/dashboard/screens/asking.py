@@ -58,12 +58,13 @@ class RequeueDialog(RunDialog):
     variant = "primary"
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
-        return paragraphs(requeues(row))
+        return paragraphs(requeues(row, self.held))
 
     async def perform(self, why: str) -> str:
         client = await self.relay.session.client()
         await client.requeue(self.row.run_id, expected_epoch=self.row.epoch, why=why)
-        return f"{self.row.run_id}: queued again; the next agent that asks goes on with it"
+        but = f". {self.held}" if self.held else ""
+        return f"{self.row.run_id}: queued again; the next agent that asks goes on with it{but}"
 
 
 class ForceDialog(RunDialog):
@@ -147,7 +148,7 @@ class ForceDialog(RunDialog):
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
         pod_gone = self.pod_gone and row.status.active
-        said = paragraphs(forces(row, left, pod_gone=pod_gone))
+        said = paragraphs(forces(row, left, pod_gone=pod_gone, held=self.held))
         return [*said[:-1], [Piece(text, "warn") for text, _ in said[-1]]] if pod_gone else said
 
     async def perform(self, why: str) -> str:
@@ -155,7 +156,7 @@ class ForceDialog(RunDialog):
         answer = await client.force_acquire(
             self.row.run_id, expected_epoch=self.row.epoch, why=why, pod_gone=self.pod_gone and self.row.status.active
         )
-        return forced(answer.run, answer.epoch)
+        return forced(answer.run, answer.epoch, self.held)
 
 
 DIALOGS: dict[str, type[RunDialog]] = {

@@ -13,7 +13,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input
 
-from relaytui.client.acts import lease_left
+from relaytui.client.acts import hold_off, lease_left
 from relaytui.dashboard.format import ago, duration
 from relaytui.dashboard.glyphs import run_state
 from relaytui.dashboard.ink import Piece
@@ -214,6 +214,12 @@ class RunDialog(Dialog):
             [Piece("lease   ", "muted"), Piece("none" if left is None else f"{duration(left)} left", "strong")],
             [],
         ]
+
+    @property
+    def held(self) -> str:
+        """Why no agent is granted a run for now; empty where they are."""
+        mirror = self.relay.mirror
+        return hold_off(mirror.no_grants_until, mirror.now)
 
     def consequence(self, row: RunRow, left: float | None) -> list[list[Piece]]:
         raise NotImplementedError
