@@ -312,13 +312,16 @@ def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str
     stop = Stop()
     stop.again("stalled in training", "stalled")
     stalled = judge(137, stop, seen(*STEPS), None, "")
-    cost = "; the trainer did not stop, and was killed; nothing was saved, steps 1 to 39 are lost (39 steps)"
+    killed, lost = "; the trainer did not stop, and was killed", "steps 1 to 39 are lost (39 steps)"
+    cost = f"{killed}; nothing was saved, {lost}"
     assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", f"stalled in training{cost}")
+    if why is Why.LOST:  # its successor knows what it saved, and where it starts
+        cost = f"{killed}; {lost}, unless it saved them: the next attempt publishes what is whole"
     stop.ask(why, "enough")
     verdict = judge(137, stop, seen(*STEPS), None, "")
     then = {
         Why.CANCEL: "; it has no checkpoint",
-        Why.LOST: "",  # its successor knows where it starts
+        Why.LOST: "",
     }.get(why, "; the next attempt starts at the beginning, step 0")
     assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, f"enough{cost}{then}")
 
@@ -425,7 +428,9 @@ def test_whoever_lost_the_run_says_what_of_it_is_in_no_checkpoint() -> None:
     stop = Stop()
     stop.ask(Why.LOST, "by root")
     told = judge(0, stop, seen("step 386/900 loss 1", start=200), 350, "").message
-    assert told == "by root; steps 351 to 386 are lost (36 steps)"
+    left = "unless it saved them: the next attempt publishes what is whole"
+    assert told == f"by root; steps 351 to 386 are lost (36 steps), {left}"
+    assert judge(143, stop, seen("step 386/900 loss 1"), 350, "").message == told, "it may have saved at SIGTERM"
     assert judge(0, stop, seen("step 386/900 loss 1"), 386, "").message == "by root"
 
 

@@ -17,7 +17,8 @@ class Next(StrEnum):
 
     AGAIN = "again"  # it will be tried again
     OVER = "over"
-    UNKNOWN = "unknown"  # somebody else has it, or decides
+    ANOTHERS = "another's"  # somebody else has it, and publishes what this one saved
+    UNKNOWN = "unknown"  # somebody else decides
 
 
 def cost(
@@ -26,7 +27,7 @@ def cost(
     """In words; empty where it stopped in time and nothing is missing or known to be saved. `code` as a shell gives it.
     `start`: the step that it resumed from; `reached`: the last that it printed; `newest`: the last published since."""
     words = missing(code, start, reached, newest, then)
-    if not words and newest is not None and then is not Next.UNKNOWN:
+    if not words and newest is not None and then not in (Next.UNKNOWN, Next.ANOTHERS):
         words = _newest(newest)
     return "; ".join(filter(None, (_killed(code, hurried, oom), words)))
 
@@ -46,10 +47,12 @@ def missing(code: int, start: int, reached: int | None, newest: int | None, then
     safe = start if newest is None else newest
     steps = (reached or 0) - safe
     if steps <= (WITHIN if newest is not None else 0):
-        nothing = newest is None and reached is None and code != 0 and then is not Next.UNKNOWN
+        nothing = newest is None and reached is None and code != 0 and then not in (Next.UNKNOWN, Next.ANOTHERS)
         return _from(safe, "nothing was saved", then) if nothing else ""
     which = f"steps {safe + 1} to {reached}" if steps > 1 else f"step {reached}"
     lost = f"{which} {'are' if steps > 1 else 'is'} lost ({counted(steps, 'step')})"
+    if then is Next.ANOTHERS:
+        return f"{lost}, unless it saved them: the next attempt publishes what is whole"
     ended = ", as SIGTERM ended it before it saved" if signal_of(code) is signal.SIGTERM else ""
     return _from(safe, (f"nothing was saved, {lost}" if newest is None else lost) + ended, then)
 

@@ -205,7 +205,7 @@ def _ending(stop: Stop) -> str:
 _OUTRUN = (Why.SIGNAL, Why.CUT_OFF, Why.DRAIN, Why.CANCEL)
 """A run that is finished has outrun these. One whose command was changed is not finished by the new one's measure, what
 diverged or hangs is wrong with it, and of one that was lost its new holder has to say."""
-_NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.UNKNOWN, Why.AGAIN: Next.UNKNOWN}
+_NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.ANOTHERS, Why.AGAIN: Next.UNKNOWN}
 _SPOILT = ("diverged", "spoilt")
 """Of what was trained since the loss went bad nothing is wanted, and their words say where the run goes on."""
 _UNSEEN = "it trained in words that Relay does not know, or did nothing"
