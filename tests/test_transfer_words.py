@@ -9,7 +9,7 @@ from dashboard_fleet import run
 from msgspec.structs import replace
 from scripted_commander import NOW
 
-from relaytui.client.transfers import hub_sign, syncs_in_words, transfer_lines
+from relaytui.client.transfers import hub_sign, store_sign, syncs_in_words, transfer_lines
 from relaytui.wire.rows import RunRow, TransferRow
 from relaytui.wire.status import RunStatus, TransferKind, TransferPhase
 
@@ -106,3 +106,23 @@ def test_all_runs_in_a_line() -> None:
     assert syncs_in_words([run("a"), run("b")]) == ""
     rows = [run("a", **SYNCED), run("b", transfers=[hub()], **SYNCED), run("c", sync_error="x"), run("d")]
     assert syncs_in_words(rows) == "2 on the hub, 1 on the way, 1 failed"
+
+
+def test_a_failure_of_an_attempt_that_was_replaced_is_none_of_the_run() -> None:
+    """The run showed a red `✗ failed` for as long as its next holder stored nothing, and not what is stored."""
+    lost = TransferRow(STORE, 2, NOW - 480, 380, None, TransferPhase.FAILED, error="the lease is not ours any more")
+    row = run("r", transfers=[lost], stored_step=272)
+    assert store_sign(row) == ("272", "text")
+    assert said(row) == ["store  step 380 failed in an attempt that is over  8m ago | the lease is not ours any more"]
+    assert {word.tone for line in transfer_lines(row, NOW) for group in line for word in group} == {"muted"}
+    assert store_sign(replace(row, stored_step=None)).text == "–"
+    assert store_sign(replace(row, epoch=2)).text == "✗ failed", "its own"
+    assert said(replace(row, stored_step=380)) == [], "it is there"
+    for status in (RunStatus.QUEUED, RunStatus.COMPLETED):
+        assert store_sign(run("r", status, transfers=[lost], stored_step=272)).text == "272"
+    brought = replace(lost, kind=RESTORE, error="no room")
+    assert said(run("r", transfers=[brought])) == [
+        "restore  step 380 failed in an attempt that is over  8m ago | no room"
+    ]
+    assert hub_sign(run("r", transfers=[hub("failed", epoch=2)], **SYNCED)).text == "250"
+    assert hub_sign(run("r", transfers=[hub("failed", epoch=2)], sync_error="no room")).text == "✗ failed"

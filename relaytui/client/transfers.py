@@ -59,9 +59,15 @@ def going_on(row: RunRow, transfer: TransferRow) -> bool:
     return not transfer.phase.over and row.status.active and transfer.epoch == row.epoch
 
 
+def failed(row: RunRow, transfer: TransferRow) -> bool:
+    """Whether it is a failure of the run as it is: one that ended with an attempt that was replaced, as its lease was
+    taken, is nothing to mend."""
+    return transfer.phase is TransferPhase.FAILED and transfer.epoch == row.epoch
+
+
 def hub_sign(row: RunRow) -> Word:
     """What a column of a few cells can say of the Hub: how far a sync is, or the last step that is there."""
-    return _sign(row, TransferKind.HUB, row.synced_step, failed=bool(row.sync_error), there=row.synced_at is not None)
+    return _sign(row, TransferKind.HUB, row.synced_step, trouble=bool(row.sync_error), there=row.synced_at is not None)
 
 
 def store_sign(row: RunRow) -> Word:
@@ -69,13 +75,13 @@ def store_sign(row: RunRow) -> Word:
     return _sign(row, TransferKind.ARTIFACT, row.stored_step)
 
 
-def _sign(row: RunRow, kind: TransferKind, step: int | None, *, failed: bool = False, there: bool = False) -> Word:
+def _sign(row: RunRow, kind: TransferKind, step: int | None, *, trouble: bool = False, there: bool = False) -> Word:
     transfer = of_kind(row, kind)
     if transfer is not None and going_on(row, transfer):
         if transfer.phase is TransferPhase.UPLOADING and transfer.total:
             return Word(f"↑ {_percent(transfer)}", "good")
         return Word(_SHORT.get(transfer.phase, "↑"), "warn" if transfer.error else "good")
-    if failed or (transfer is not None and transfer.phase is TransferPhase.FAILED):
+    if trouble or (transfer is not None and failed(row, transfer)):
         return Word("✗ failed", "bad")
     if step is not None:
         return Word(count(step))
@@ -116,6 +122,8 @@ def _of(row: RunRow, kind: TransferKind, now: float) -> list[Group]:
         return [[name, Word(f"cut off while {_doing(transfer)} {step}", "warn")], [_ago(transfer, now)]]
     if transfer.phase is TransferPhase.FAILED:
         when = Word(f"  {ago(now - transfer.at)}", "muted")
+        if not failed(row, transfer):
+            return _of_before(row, transfer, [name, Word(f"{step} failed in an attempt that is over", "muted"), when])
         return [[name, Word(f"✗ {step} failed", "bad"), *_tries(transfer), when], *_told(transfer)]
     if transfer.phase is TransferPhase.DRY:
         said = f"dry run: {step} would be sent" + (f", {size(transfer.total)}" if transfer.total else "")
@@ -124,6 +132,14 @@ def _of(row: RunRow, kind: TransferKind, now: float) -> list[Group]:
         brought = f"{step} was brought back" + (f", {size(transfer.done)}" if transfer.done else "")
         return [[name, Word(f"✓ {brought}", "good")], [_ago(transfer, now)]]
     return []  # it shows in what is there
+
+
+def _of_before(row: RunRow, transfer: TransferRow, what: Group) -> list[Group]:
+    """A failure that is not the run's any more; nothing where a later attempt made up for it."""
+    there = {TransferKind.HUB: row.synced_step, TransferKind.ARTIFACT: row.stored_step}.get(transfer.kind)
+    if there is not None and there >= transfer.step:
+        return []
+    return [what, *([Word(word.text, "muted") for word in group] for group in _told(transfer))]
 
 
 def _state(transfer: TransferRow, step: str) -> Word:
