@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from aiohttp import WSMessage, WSMsgType
+from aiohttp import ServerTimeoutError, WSMessage, WSMsgType
 from checkpoint_kit import ManualClock
 from scripted_commander import until
 
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.lease.lease import Lease
+from relay_agent.link import frames
 from relay_agent.link.contact import Contact
 from relay_agent.link.link import Link
 from relay_agent.link.words import MAX_NAMESAKES, SAY_AGAIN, SAY_EVERY
@@ -135,6 +136,15 @@ async def test_reasons_that_take_turns_do_not_flood() -> None:
     said = await says([(tenth / 10, (GONE, OTHER)[tenth % 2]) for tenth in range(600)])
     assert len(said) <= 2 * (1 + 60 / SAY_AGAIN)
     assert {words.partition(";")[0] for _, words in said} == {f"no commander at http://c:1: {GONE}", str(OTHER)}
+
+
+async def test_a_commander_that_stopped_answering_is_said_in_our_words() -> None:
+    class Silent:
+        async def receive(self, timeout: float | None = None) -> WSMessage:
+            return WSMessage(WSMsgType.ERROR, ServerTimeoutError("No PONG received after 5.0 seconds"), None)
+
+    with pytest.raises(frames.Closed, match=r"^it has stopped answering$"):
+        await frames.receive(cast("Any", Silent()))
 
 
 class Socket:

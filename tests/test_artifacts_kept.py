@@ -43,7 +43,10 @@ async def test_beyond_the_quota_nothing_is_sent(kit: Kit, state: Path) -> None:
     await one.put(some(3 * CHUNK))
     status, body = await one.begin(some(2 * CHUNK + 1, 2), "step_00000002")
     assert (status, body["error"]["code"]) == (507, "quota")
-    assert body["error"]["message"] == "run run-1 has 300 kB of 500 kB here: no room for 200 kB more"
+    assert body["error"]["message"] == (
+        "run run-1 has 300 kB of 500 kB here: no room for 200 kB more; "
+        "delete some (`relay-tui artifacts delete`), or raise RELAY_ARTIFACT_RUN_QUOTA at the commander"
+    )
     operator = Store(kit)
     assert (await operator.begin(some(2 * CHUNK, 2), "step_00000002"))[0] == 200, (
         "what was announced counts from now on"
@@ -53,7 +56,10 @@ async def test_beyond_the_quota_nothing_is_sent(kit: Kit, state: Path) -> None:
     await two.put(some(5 * CHUNK, 4))
     status, body = await three.begin(some(1, 5))
     assert (status, body["error"]["code"]) == (507, "quota")
-    assert body["error"]["message"] == "the store holds 1 MB of 1 MB: no room for 1 B more"
+    assert body["error"]["message"] == (
+        "the store holds 1 MB of 1 MB: no room for 1 B more; "
+        "delete some (`relay-tui artifacts delete`), or raise RELAY_ARTIFACT_QUOTA at the commander"
+    )
     assert len(part_files(state)) == 0
     assert (await three.begin(some(3 * CHUNK)))[0] == 507, "what is here already is the run's, too"
 
@@ -99,7 +105,10 @@ async def test_the_disk_keeps_a_reserve_and_the_state_never_suffers(
     monkeypatch.setattr(artifacts.content, "free", lambda: reserve + 10)
     status, body = await store.chunk(upload, CHUNK, data[CHUNK:])
     assert (status, body["error"]["code"], body["offset"]) == (507, "store_full", CHUNK)
-    assert body["error"]["message"] == "the store's disk has 10 B to spare: no room for 100 kB"
+    assert body["error"]["message"] == (
+        "the store's disk has 10 B to spare: no room for 100 kB; "
+        "delete some (`relay-tui artifacts delete`), or raise the room on its disk at the commander"
+    )
     monkeypatch.setattr(artifacts.content, "free", lambda: reserve + CHUNK)
     assert (await store.chunk(upload, CHUNK, data[CHUNK:]))[0] == 200
     assert (await store.finish(upload))[0] == 200

@@ -71,12 +71,25 @@ def test_as_many_give_way_as_are_needed_and_help(size: int, held: Held, room: Ro
     assert [one.upload for one in make_room(upload(9, size), held, room, OTHERS)] == gone
 
 
+RUN_QUOTA, QUOTA, DISK = (
+    f"; delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
+    for what in ("RELAY_ARTIFACT_RUN_QUOTA", "RELAY_ARTIFACT_QUOTA", "the room on its disk")
+)
+"""What to do is in the message itself: an agent passes on no more than that."""
+
+
 @pytest.mark.parametrize(
     ("size", "held", "room", "code", "words"),
     [
-        (51, Held(80, 40, 3), ROOM, "quota", "run run-1 has 40 B of 50 B here: no room for 51 B more"),
-        (10, Held(181, 40, 3), ROOM, "quota", "the store holds 181 B of 100 B: no room for 10 B more"),
-        (10, Held(80, 40, 3), Room(100, 50, -75), "store_full", "the store's disk has 0 B to spare: no room for 10 B"),
+        (51, Held(80, 40, 3), ROOM, "quota", "run run-1 has 40 B of 50 B here: no room for 51 B more" + RUN_QUOTA),
+        (10, Held(181, 40, 3), ROOM, "quota", "the store holds 181 B of 100 B: no room for 10 B more" + QUOTA),
+        (
+            10,
+            Held(80, 40, 3),
+            Room(100, 50, -75),
+            "store_full",
+            "the store's disk has 0 B to spare: no room for 10 B" + DISK,
+        ),
         (10, Held(80, 40, MAX_UNFINISHED + 3), ROOM, "too_many", "run run-1 has 8 uploads on their way"),
     ],
 )

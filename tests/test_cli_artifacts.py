@@ -139,7 +139,12 @@ def test_a_checkpoints_archive_is_unpacked(artifacts: Artifacts, tmp_path: Path)
         (("attach", "nobody", "FILE"), 1, "no run nobody"),
         (("attach", "tiny", "LARGE"), 1, "no room for 2 MB more"),
         (("attach", "tiny", "FIFO"), 2, "is no plain file"),
-        (("attach", "tiny", "/nowhere/x"), 74, "/nowhere/x: No such file"),
+        (("attach", "tiny", "LARGE"), 1, "artifacts delete`), or raise RELAY_ARTIFACT_RUN_QUOTA at the"),
+        (("attach", "tiny", "/nowhere/x"), 2, "/nowhere/x is not there. name the file to store"),
+        (("attach", "tiny", "FILE/x"), 2, "FILE/x is not there. name the file to store"),
+        (("extract", "/nowhere/x"), 2, "/nowhere/x is not there. name an archive"),
+        (("extract", "FILE"), 1, "FILE is no archive of Relay's"),
+        (("extract", "FILE", "--to", "new"), 1, "FILE is no archive of Relay's"),
         (("attach", "tiny", "FILE", "--name", "../x"), 2, "should be"),
         (("attach", "tiny", "an odd näme"), 2, "say --name"),
         (("fetch", "999"), 1, "no artifact 999"),
@@ -199,7 +204,7 @@ def test_an_archive_that_cannot_be_read_is_named(
         def fileno(self) -> int:
             return 0
 
-    monkeypatch.setattr(artifact_files, "_plain", lambda path: Failing())
+    monkeypatch.setattr(artifact_files, "_plain", lambda path, todo: Failing())
     archive = tmp_path / "step_00000100.tar.zst"
     assert run("relay-tui", cli, ["artifacts", "extract", str(archive)]) == 74
     assert f"{archive} cannot be read: Input/output error" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from relay_agent.checkpoints.manifest import Manifest, read
 from relay_agent.checkpoints.retention import Best, Retention
 from relay_agent.hub import card, layout
 from relay_agent.hub.choosing import chosen, told
-from relay_agent.hub.far.failures import wait_of
+from relay_agent.hub.far.failures import classified, wait_of
 from relay_agent.hub.keeping import doomed
 from relay_agent.hub.metrics import MOST, Metrics
 from relay_agent.hub.parcel import rollouts
@@ -197,6 +197,14 @@ def test_the_first_is_due_at_once_and_each_later_one_in_its_turn() -> None:
     assert schedule(since=400.0).left(0.0) == 600
     assert schedule(since=-1e9).left(0.0) == 1000  # a clock that was set back
     assert schedule(since=1e9).left(0.0) == 0
+
+
+@pytest.mark.parametrize("raw", ["[Errno 111] Connection refused", "Connection refused"])
+def test_a_hub_that_is_down_is_said_without_the_systems_number(raw: str) -> None:
+    class ConnectError(Exception):
+        pass
+
+    assert classified(ConnectError(raw)).words == "the Hub cannot be reached: Connection refused"
 
 
 def test_failures_wait_longer_each_time_and_end() -> None:

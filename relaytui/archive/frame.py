@@ -36,6 +36,11 @@ def at_most(size: int) -> int:
     return size + (size >> 8) + 1_024
 
 
+def begins(first: bytes) -> bool:
+    """Whether a frame may begin with these bytes, four at least."""
+    return first.startswith(_MAGIC)
+
+
 def compressed(content: Iterable[bytes], size: int, workers: int = 1) -> Iterator[bytes]:
     """The frame of `content`, which is `size` bytes. How it is cut, and how many workers there are, changes nothing."""
     parameters = zstandard.ZstdCompressionParameters(
@@ -89,7 +94,7 @@ class Frame:
         self.size = 0
         """Bytes of the frame read so far."""
         self._head = self._exact(5)
-        if self._head[:4] != _MAGIC:
+        if not begins(self._head):
             raise BadArchive("it does not begin as a zstd frame")
         try:
             self._head += self._exact(zstandard.frame_header_size(self._head) - 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -13,6 +14,7 @@ from typing import BinaryIO
 import click
 
 from relaytui.archive.extract import Extracted, Limits, extract
+from relaytui.archive.frame import begins
 from relaytui.cli.artifacts import verified
 from relaytui.cli.options import Target, json_option, target_options, usage
 from relaytui.cli.output import print_json, printable
@@ -147,14 +149,24 @@ def extract_(file: Path, to: Path | None, as_json: bool) -> None:
     outside of the folder, nothing larger than it says. With --json one object: path, files, bytes, sha256.
     """
     goal = to or file.with_name(file.name.removesuffix(".tar.zst"))
-    _new(goal, "--to")
-    with _plain(file) as archive:
+    with _plain(file, "name an archive, such as `relay-tui artifacts fetch` writes") as archive:
+        _archive(archive, file)
+        _new(goal, "--to")
         done = _unpacked(archive, file, goal, os.fstat(archive.fileno()).st_size, None)
     if as_json:
         print_json({"path": printable(goal), "files": len(done.files), "bytes": done.bytes, "sha256": done.sha256})
     else:
         click.echo(str(goal))
         click.echo(f"{counted(len(done.files), 'file')}, {size(done.bytes)}", err=True)
+
+
+def _archive(archive: BinaryIO, path: Path) -> None:
+    """RelayError `bad_archive` where it does not begin as one; what cannot be read is said when it is unpacked."""
+    with contextlib.suppress(OSError):
+        if not begins(archive.read(4)):
+            hint = "name one that `relay-tui artifacts fetch` wrote: it ends in .tar.zst"
+            raise RelayError("bad_archive", f"{path} is no archive of Relay's", hint)
+        archive.seek(0)
 
 
 def _unpacked(archive: BinaryIO, path: Path, folder: Path, length: int, sha256: str | None) -> Extracted:
@@ -185,7 +197,7 @@ def attach(target: Target, run_id: str, file: Path, name: str | None, as_json: b
         raise usage(
             f"{called!a} can be no artifact's name", "say --name: letters, digits, dots, dashes and underscores"
         )
-    with _plain(file) as source:
+    with _plain(file, "name the file to store") as source:
         length = os.fstat(source.fileno()).st_size
         digest = hashlib.sha256()
         with Progress(f"reading {called}", length) as progress:
@@ -233,9 +245,12 @@ async def _begun(client: CommanderClient, upload: BeginUpload) -> Began:
         await asyncio.sleep(READ_EVERY)
 
 
-def _plain(path: Path) -> BinaryIO:
-    """The file to read; a link to one is the user's own."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+def _plain(path: Path, todo: str) -> BinaryIO:
+    """The file to read; a link to one is the user's own. `todo`: where there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise usage(f"{path} is not there", todo) from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise usage(f"{path} is no plain file", "name one")

@@ -43,6 +43,8 @@ async def receive(socket: aiohttp.ClientWebSocketResponse, timeout: float | None
     if frame.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING):
         reason = clean(str(frame.extra or ""), 200)
         raise Closed(f"it closed the connection{f' ({reason})' if reason else ''}")
+    if frame.type is WSMsgType.ERROR and isinstance(frame.data, TimeoutError):  # to a ping
+        raise Closed("it has stopped answering")
     if frame.type is WSMsgType.ERROR:
         raise Closed(clean(str(frame.data), 200) or "the connection broke")
     raise RelayError("bad_frame", "the commander sent a frame that is not text", exit_code=Exit.UNAVAILABLE)

@@ -70,8 +70,9 @@ def disk_full(size: int, free: int) -> RelayError:
 
 
 def _no_room(code: str, message: str, what: str) -> RelayError:
-    hint = f"delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
-    return RelayError(code, message, hint, status=507)
+    """What to do is in the message itself: an agent passes on no more than that."""
+    todo = f"delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
+    return RelayError(code, f"{message}; {todo}", status=507)
 
 
 LIMITS = (

@@ -34,6 +34,7 @@ _BY_STATUS: dict[int, tuple[str, Kind, str]] = {
     429: ("rate_limited", "transient", "too many requests"),
 }
 _QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _WAIT = re.compile(r"\br=0\s*;\s*t=(\d{1,6})")
 MOST_WAIT = 24 * 3600.0
 """Seconds that the Hub is believed to want, at most."""
@@ -63,7 +64,7 @@ def classified(error: BaseException, endpoint: str = "") -> Failed:
         if "Timeout" in name:
             return Failed("no_answer", f"the Hub does not answer ({name})", "unknown")
         if name in ("ConnectError", "ConnectionError", "ConnectionRefusedError", "gaierror"):
-            return Failed("unreachable", f"the Hub cannot be reached: {_short(each)}", "transient")
+            return Failed("unreachable", f"the Hub cannot be reached: {_ERRNO.sub('', _short(each))}", "transient")
     for each in chain(error):
         if isinstance(each, KeyError | TypeError | AttributeError | ValueError) and _reads(each):
             where = endpoint or "the Hub's address"
