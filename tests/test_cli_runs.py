@@ -29,7 +29,7 @@ def test_one_run_says_how_far_its_sync_is_and_where_each_checkpoint_lies(capsys:
     assert ends["step_00000300"].endswith("ago volume"), "what is damaged is not in the store"
     assert {line.split()[-1] for line in lines if line.startswith(("NAME ", "ID "))} == {"WHERE", "STATE"}
     assert "250 step_00000250 checkpoint 4100000000 1m ago final" in lines
-    assert "300 step_00000300 checkpoint 4100000000 1m ago [/x]torn" in lines
+    assert "300 step_00000300 checkpoint 4100000000 1m ago damaged: [/x]torn" in lines
     assert "\x1b" not in said
 
 

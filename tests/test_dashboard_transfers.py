@@ -149,7 +149,7 @@ async def test_what_is_stored_has_a_table_and_words_where_there_is_nothing(comma
         await rig.shows("eval.json", "812 B", "final", "whole", "abababab", without="nothing of it")
         await commander.tell(ArtifactChanged(artifact(250, damaged="[/x]torn\x1b[2J")))
         await commander.tell(ArtifactGone(NAME, 9))
-        await rig.shows("✗ [/x]torn", without="eval.json")
+        await rig.shows("✗ damaged: [/x]torn", without="eval.json")
 
 
 async def test_u_syncs_now_and_is_not_asked_about(commander: ScriptedCommander) -> None:

@@ -15,6 +15,7 @@ from relaytui.cli.questions import confirmed
 from relaytui.cli.session import ask
 from relaytui.cli.taught import teach
 from relaytui.client.api import CommanderClient
+from relaytui.client.artifacts import state
 from relaytui.client.words import ago, size
 from relaytui.shell.arguments import COUNT, RUN_ID, WHY
 from relaytui.shell.interrupt import INTERRUPTED
@@ -71,12 +72,12 @@ COLUMNS = (
     Column("RUN"),
     Column("KIND", 3),
     Column("NAME"),
-    Column("STEP", 4),
+    Column("STEP", 1),
     Column("SIZE"),
     Column("STORED", 2),
     Column("BY", 5),
     Column("SHA256", 6),
-    Column("STATE"),
+    Column("STATE", least=8),
 )
 
 
@@ -87,7 +88,8 @@ COLUMNS = (
 def list_(target: Target, run_id: str | None, as_json: bool) -> None:
     """List what is stored, oldest first: of RUN_ID, or of all runs.
 
-    STATE: `final` is what a run ended with; `damaged` is not what it was, and is not given out.
+    STATE: `final` is what a run ended with; `verified` was read again; `damaged` is not what it was, and is not given
+    out; of all others no more is known than that they are `whole`.
     """
 
     async def question(client: CommanderClient) -> Artifacts:
@@ -121,7 +123,7 @@ def _cells(row: ArtifactRow, now: float) -> tuple[str, ...]:
         ago(now - row.stored_at),
         row.by,
         row.sha256[:12],
-        "damaged" if row.damaged else "final" if row.final else "-",
+        state(row, now),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from relaytui.cli.output import Column, laid_out, number, print_table, terminal_width
+from relaytui.client import artifacts
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
 from relaytui.client.words import (
@@ -205,9 +206,8 @@ ARTIFACT_COLUMNS = (
 
 
 def _artifact_cells(row: ArtifactRow, now: float) -> tuple[str, ...]:
-    verified = "" if row.verified_at is None else f"verified {ago(now - row.verified_at)}"
-    said = row.damaged or ", ".join(word for word in ("final" if row.final else "", verified) if word)
-    return str(row.id), row.name, row.kind.value, str(row.size), ago(now - row.stored_at), said
+    kind, stored = row.kind.value, ago(now - row.stored_at)
+    return str(row.id), artifacts.titled(row), kind, str(row.size), stored, artifacts.state(row, now)
 
 
 def _where(row: CheckpointRow, stored: set[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from relaytui.client import artifacts
 from relaytui.client.words import steps_made
 from relaytui.dashboard.format import ago, count, size
 from relaytui.dashboard.glyphs import outcome
@@ -34,7 +35,7 @@ CHECKPOINT_COLUMNS = (
 )
 ARTIFACT_COLUMNS = (
     Column("name", "artifact", 13, 0, grow=24, name=True),
-    Column("state", "state", 7, 1, grow=30),
+    Column("state", "state", 8, 1, grow=30),
     Column("size", "size", 7, 3, right=True),
     Column("when", "stored", 8, 2, right=True),
     Column("by", "by", 8, 4, grow=12, name=True),
@@ -85,18 +86,14 @@ def checkpoint_item(row: CheckpointRow, stored: frozenset[str], now: float) -> R
 
 
 def artifact_item(row: ArtifactRow, now: float) -> Row:
-    state = Piece("whole", "muted")
+    said, ink = artifacts.state(row, now), "text" if row.final else "muted"
     if row.damaged:
-        state = Piece(f"✗ {clean(row.damaged, 200)}", "bad")
+        said, ink = f"✗ {said}", "bad"
     elif row.verified_at is not None:
-        state = Piece(f"✓ verified {ago(now - row.verified_at)}", "good")
-    elif row.final:
-        state = Piece("final")
-    elif row.kind is ArtifactKind.FILE:
-        state = Piece("file", "muted")
+        ink = "good"
     cells: tuple[Cell, ...] = (
-        (Piece(clean(row.name, 128)),),
-        (state,),
+        (Piece(artifacts.titled(row)),),
+        (Piece(said, ink),),
         (Piece(size(row.size), "muted"),),
         (Piece(ago(now - row.stored_at), "muted"),),
         (Piece(clean(row.by, 128), "muted"),),
