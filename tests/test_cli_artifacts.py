@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -16,9 +17,11 @@ from msgspec.structs import replace
 
 from relaytui.archive.pack import Pack
 from relaytui.cli import artifact_files
+from relaytui.cli import artifacts as artifact_lists
 from relaytui.cli.group import cli
 from relaytui.shell.program import run
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.artifacts import Artifacts as Stored
 from relaytui.wire.errors import RelayError
 
 Artifacts = Callable[..., tuple[int, str, str]]
@@ -165,6 +168,30 @@ def test_what_goes_wrong_is_one_line(
     placed = [str(tmp_path / word) if (tmp_path / word).exists() else word for word in words]
     got, _, err = artifacts(*placed)
     assert (got, said in err, err.count("\n")) == (code, True, 1), err
+
+
+def test_a_manifest_that_a_checkpoint_needs_is_not_deleted_unsaid(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed = sha(b"m")
+    manifest = ArtifactRow(27, "tiny", ArtifactKind.FILE, "checkpoint.manifest.json", sealed, 616, 0.0, "pod", 1, 25)
+    checkpoint = ArtifactRow(28, "tiny", ArtifactKind.CHECKPOINT, "step_25", "0" * 64, 9, 0.0, "pod", 1, 25, sealed)
+
+    class Client:
+        async def artifact(self, number: int) -> ArtifactRow:
+            return manifest
+
+        async def artifacts(self, run_id: str) -> Stored:
+            return Stored(0.0, [checkpoint], 0, 0)
+
+        async def delete_artifact(self, number: int, why: str) -> ArtifactRow:
+            return manifest
+
+    monkeypatch.setattr(artifact_lists, "ask", lambda target, question: asyncio.run(question(Client())))
+    code, _, err = artifacts("delete", "27", stdin="n\n")
+    assert (code, "No agent can restore checkpoint step_25 (artifact 28) without it" in err) == (130, True)
+    code, _, err = artifacts("delete", "27", "--yes")
+    assert (code, "No agent can restore checkpoint step_25 (artifact 28) without it" in err) == (0, True)
 
 
 @pytest.mark.parametrize("option", ["--to", "--extract"])

@@ -11,6 +11,7 @@ from relaytui.cli.artifacts import COLUMNS, _cells
 from relaytui.cli.output import laid_out
 from relaytui.cli.runs import print_detail
 from relaytui.client.answers import RunDetail
+from relaytui.client.artifacts import lost_with
 from relaytui.dashboard.screens.histories import ARTIFACT_COLUMNS, artifact_item
 from relaytui.dashboard.widgets.pieces import named, width_of
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
@@ -60,3 +61,24 @@ def test_of_two_manifests_it_is_said_which_step_each_is_of(capsys: pytest.Captur
     lines = list(laid_out(COLUMNS, [_cells(MANIFEST, NOW)], 60))
     assert "STEP" in lines[0]
     assert all(width_of(line) <= 60 for line in lines)
+
+
+def test_whose_checkpoint_a_manifest_is_is_said() -> None:
+    """A small file was deleted, and the checkpoint beside it, still shown as stored, could not be restored any more."""
+    rows = [MANIFEST, STORED]
+    assert lost_with(MANIFEST, rows) == [], "it is not of that one"
+    rows = [MANIFEST, known := replace(STORED, manifest_sha256=MANIFEST.sha256)]
+    (said,) = lost_with(MANIFEST, rows)
+    assert said.startswith("No agent can restore checkpoint step_00000025 (artifact 28) without it; ")
+    assert said.endswith("what is left is `relay-tui artifacts fetch 28 --extract FOLDER`.")
+    assert lost_with(known, rows) == [], "a checkpoint takes its manifest along"
+    assert lost_with(replace(MANIFEST, sha256="ef" * 32), rows) == []
+    for other in (
+        replace(known, damaged="torn"),
+        replace(known, run_id="other"),
+        replace(known, kind=ArtifactKind.FILE),
+    ):
+        assert lost_with(MANIFEST, [MANIFEST, other]) == []
+    again = replace(MANIFEST, id=31)
+    assert lost_with(MANIFEST, [*rows, again]) == [], "another one says the same"
+    assert lost_with(MANIFEST, [*rows, replace(again, damaged="torn")]) != []

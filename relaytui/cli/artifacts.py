@@ -15,7 +15,7 @@ from relaytui.cli.questions import confirmed
 from relaytui.cli.session import ask
 from relaytui.cli.taught import teach
 from relaytui.client.api import CommanderClient
-from relaytui.client.artifacts import state
+from relaytui.client.artifacts import lost_with, state
 from relaytui.client.words import ago, size
 from relaytui.shell.arguments import COUNT, RUN_ID, WHY
 from relaytui.shell.interrupt import INTERRUPTED
@@ -168,14 +168,30 @@ async def verified(client: CommanderClient, artifact: int) -> ArtifactRow:
 def delete(target: Target, artifact_id: int, why: str, yes: bool, as_json: bool) -> None:
     """Delete the artifact ID. Its bytes go with it, unless another artifact has the same."""
     if not yes:
-        row = ask(target, lambda client: client.artifact(artifact_id))
+        row, lost = ask(target, functools.partial(_row_and_lost, artifact_id))
         final = ", what the run ended with" if row.final else ""
         stored = f"{size(row.size)}, stored {ago(time.time() - row.stored_at)}"
-        click.echo(f"{row.kind.value} {row.name} of {row.run_id}{final}, {stored}.", err=True)
+        click.echo("\n".join((f"{row.kind.value} {row.name} of {row.run_id}{final}, {stored}.", *lost)), err=True)
         if not confirmed("delete", str(artifact_id)):
             raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)
-    gone = ask(target, lambda client: client.delete_artifact(artifact_id, why))
+    gone, lost = ask(target, functools.partial(_deleted, artifact_id, why))
+    if yes:  # nothing was asked that would have said it
+        click.echo("".join(f"{words}\n" for words in lost), nl=False, err=True)
     if as_json:
         print_json({"artifact": gone})
     else:
         click.echo(f"{gone.kind.value} {gone.name} of {clean(gone.run_id, 128)} is deleted", err=True)
+
+
+async def _row_and_lost(artifact: int, client: CommanderClient) -> tuple[ArtifactRow, list[str]]:
+    """Its row, and what is lost with it."""
+    row = await client.artifact(artifact)
+    return row, lost_with(row, (await client.artifacts(row.run_id)).artifacts)
+
+
+async def _deleted(artifact: int, why: str, client: CommanderClient) -> tuple[ArtifactRow, list[str]]:
+    gone = await client.delete_artifact(artifact, why)
+    try:
+        return gone, lost_with(gone, (await client.artifacts(gone.run_id)).artifacts)
+    except RelayError:  # it is deleted, whatever there is to say of it
+        return gone, []
