@@ -12,8 +12,14 @@ from dashboard_rig import dashboard
 from scripted_commander import ScriptedCommander
 from textual.color import Color
 
+from relaytui.cli import dashboard as cli_dashboard
+from relaytui.cli import demo
+from relaytui.cli.group import cli
+from relaytui.dashboard.app import DashboardResult
 from relaytui.dashboard.ink import TOKENS, Ink
 from relaytui.dashboard.themes import choose_theme, first_theme, load_themes, shipped_folder
+from relaytui.shell.program import run
+from relaytui.wire.errors import Exit
 
 GOOD = 'name = "mine"\n[colors]\nprimary = "#112233"\n'
 
@@ -151,6 +157,52 @@ async def test_a_theme_that_does_not_exist_is_said() -> None:
         await rig.shows("no theme is called")
         assert rig.app.theme == "relay-dark"
     await commander.stop()
+
+
+async def test_a_broken_one_is_told_once_to_who_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told at each start, over the tabs."""
+    folder = tmp_path / "relay-tui" / "themes"
+    folder.mkdir(parents=True)
+    (folder / "bad.toml").write_text('name = "bad"\n[colors]\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    commander = await ScriptedCommander().start()
+    scripted(commander)
+    async with dashboard(commander, size=(120, 30)) as rig:
+        await rig.shows("● running")
+        assert [len(rig.app._notifications), len(rig.app.broken_themes)] == [0, 1]
+        rig.app.action_change_theme()
+        await rig.becomes(lambda: rig.app.screen.is_modal)
+        assert len(rig.app._notifications) == 0
+        await rig.press("escape")
+        await rig.becomes(lambda: [n.message[-26:] for n in rig.app._notifications] == ["colors.primary: is missing"])
+        assert rig.app.broken_themes == []
+    await commander.stop()
+
+
+def test_a_theme_that_does_not_exist_is_refused_and_those_there_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "relay-tui" / "themes"
+    folder.mkdir(parents=True)
+    (folder / "bad.toml").write_text('name = "bad"\n[colors]\n')
+    (folder / "other.toml").write_text(GOOD)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(cli_dashboard, "check_terminal", lambda: None)
+    monkeypatch.setattr(demo, "check_terminal", lambda: None)
+    shown: list[object] = []
+    monkeypatch.setattr(cli_dashboard, "show", lambda source, **how: shown.append(how) or DashboardResult("quit"))
+    said = "no theme is called 'nope'. there are: mine, relay-ansi, relay-contrast, relay-dark, relay-light"
+    for line in (["--theme", "nope"], ["demo", "--theme", "nope"]):
+        assert run("relay-tui", cli, line) == Exit.USAGE
+        assert capsys.readouterr().err == f"relay-tui: {said}\n"
+    assert run("relay-tui", cli, ["--theme", "bad"]) == Exit.USAGE
+    err = capsys.readouterr().err
+    assert "bad.toml: colors.primary: is missing. there are: mine, relay-ansi" in err
+    assert err.count("\n") == 1
+    assert shown == []
+    for name in ("mine", "relay-light"):
+        assert run("relay-tui", cli, ["--theme", name]) == 0
+    assert len(shown) == 2
 
 
 async def test_the_palette_offers_our_themes_only() -> None:

@@ -30,6 +30,7 @@ LEAVE_SECONDS = 10.0
 def open_dashboard(target: Target, *, port: int | None, theme: str | None) -> int:
     """Attach to the commander meant, or start one in a thread of its own, and show it. Returns the exit code."""
     check_terminal()
+    check_theme(theme)
     embedded: list[EmbeddedCommander] = []
     gc.disable()  # until the first frame next to nothing is garbage, and looking for it takes a twentieth of the time
     try:
@@ -64,6 +65,14 @@ def check_terminal() -> None:
             "start it as `LC_ALL=C.UTF-8 relay-tui`, or use `relay-tui status` and `runs`",
             exit_code=Exit.USAGE,
         )
+
+
+def check_theme(theme: str | None) -> None:
+    """RelayError where no theme is called so."""
+    if theme is not None:
+        from relaytui.dashboard.themes import refuse_unknown
+
+        refuse_unknown(theme)
 
 
 def show(source: Source, *, theme: str | None = None, program: str | None = None) -> DashboardResult:

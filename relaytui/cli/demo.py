@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relaytui.cli.dashboard import check_terminal, exit_code, show
+from relaytui.cli.dashboard import check_terminal, check_theme, exit_code, show
 from relaytui.cli.fleet import Fleet
 from relaytui.cli.options import json_option, usage
 from relaytui.cli.output import Column, number, print_json, print_table
@@ -70,6 +70,7 @@ def demo(
         except RelayError as error:
             error.hint = "use `relay-tui demo --headless --json`, or `relay-tui serve` for a commander of your own"
             raise
+        check_theme(theme)
     elif theme is not None:
         raise usage("--theme is for the dashboard", "leave it out, or --headless")
     with putting_away(), stage(folder, steps or (HEADLESS_STEPS if headless else LIVE_STEPS), headless) as staged:

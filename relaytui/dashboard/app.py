@@ -333,6 +333,8 @@ class DashboardApp(ThemedApp[DashboardResult]):
         from relaytui.dashboard.palette import theme_palette
 
         self.push_screen(theme_palette())
+        while self.broken_themes:
+            self.say(self.broken_themes.pop(0), severity="warning")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         from relaytui.dashboard.palette import commands

@@ -8,7 +8,7 @@ from textual.app import App
 from textual.theme import Theme
 
 from relaytui.dashboard.ink import TOKENS, Ink
-from relaytui.dashboard.themes import choose_theme, first_theme, load_themes
+from relaytui.dashboard.themes import choose_theme, first_theme, load_themes, shipped_folder
 from relaytui.wire.text import clean
 
 T = TypeVar("T")
@@ -20,6 +20,8 @@ class ThemedApp(App[T]):
         super().__init__(ansi_color=True if plain else None)
         self._plain = plain
         self._wanted_theme = theme
+        self.broken_themes = list[str]()
+        """Sentences about files that nobody was told of yet."""
         self._begin_with_theme(first_theme(theme))
         self.ink = self._make_ink()
 
@@ -41,8 +43,10 @@ class ThemedApp(App[T]):
             self.stylesheet.set_variables(self.get_css_variables())
 
     def load_themes(self) -> list[str]:
-        """All themes, for the palette; Textual's own leave. Sentences about those that are broken."""
+        """All themes, for the palette; Textual's own leave. What to say at once; of files that are broken whoever looks
+        for a theme is told."""
         found = load_themes()
+        self.broken_themes, said = (found.problems, []) if shipped_folder() else ([], found.problems)
         for name in list(self.available_themes):
             if name not in found.themes and name != self.theme:
                 self.unregister_theme(name)
@@ -54,8 +58,8 @@ class ThemedApp(App[T]):
             self.unregister_theme(before)
         if self._wanted_theme is not None and self._wanted_theme not in found.themes:
             known = ", ".join(sorted(found.themes))
-            found.problems.append(f"no theme is called {clean(self._wanted_theme, 40)!r} (known: {known})")
-        return found.problems
+            said.append(f"no theme is called {clean(self._wanted_theme, 40)!r} (known: {known})")
+        return said
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return {name: value for name, value in TOKENS.items() if not value.startswith("$")}

@@ -13,7 +13,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from relaytui.dashboard.ink import TOKENS
-from relaytui.wire.errors import RelayError
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.files import first_bytes
 from relaytui.wire.text import clean
 
@@ -122,6 +122,18 @@ def first_theme(wanted: str | None, environ: Mapping[str, str] = os.environ) -> 
             if theme.name == name:
                 return theme
     return None
+
+
+def refuse_unknown(wanted: str) -> None:
+    """RelayError (exit USAGE) where there is no such theme, or only a broken one."""
+    if (theme := first_theme(wanted)) is not None and theme.name == wanted:
+        return
+    found = load_themes()
+    if wanted in found.themes:
+        return
+    broken = [problem for problem in found.problems if f"/{wanted}.toml: " in problem]
+    said = broken[0] if broken else f"no theme is called {clean(wanted, 40)!r}"
+    raise RelayError("usage", said, f"there are: {', '.join(sorted(found.themes))}", exit_code=Exit.USAGE)
 
 
 def read_theme(path: Path) -> Theme:
