@@ -205,3 +205,17 @@ def test_each_promise_of_a_grant_names_it() -> None:
     *_, meanwhile, risk = forces(run(NAME), 9.0, pod_gone=True, held=held)
     assert (meanwhile, risk.startswith("Another agent may start then.")) == (held, True)
     assert requeues(run(NAME, RunStatus.FAILED), held)[-1] == held
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_below_the_list_a_long_reason_leaves_room_for_it(
+    commander: ScriptedCommander, size: tuple[int, int]
+) -> None:
+    reason = (
+        "drained by root; steps 221 to 227 are lost (7 steps), as the trainer, which handles no SIGTERM, was ended"
+        " before it saved; the newest checkpoint is that of step 220"
+    )
+    commander.greeting = [snapshot([run(NAME, RunStatus.QUEUED, holder=None, message=reason, step=227)], [ASKS])]
+    async with dashboard(commander, size=size) as rig:
+        text = await rig.shows("drained by root; steps 221 to 227 are lost", "pod-c waits: it is granted in seconds")
+        assert ("that of step 220" in text) is (size[1] >= 36), "where there is room, to its end"

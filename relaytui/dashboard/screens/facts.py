@@ -188,22 +188,21 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int,
     return [*lines, *(said if row.message and row.status.ended else [numbers])]
 
 
-def peek_lines(row: RunRow, mirror: Mirror, width: int) -> list[list[Piece]]:
+def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[list[Piece]]:
     """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead; if it
-    is long, on the numbers' line too. Until its trainer runs what its start waits for comes after the first of them."""
+    is long, on the numbers' line too, unless that says what its start waits for: until its trainer runs that comes
+    after the first of them."""
     now = mirror.now
     numbers = fitting(width, [*pace(row), *metrics(row)])
     trains = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
-    if not trains and (meanwhile := waiting(row, mirror)):
+    meanwhile = [] if trains else waiting(row, mirror)
+    if meanwhile:
         numbers = fit([Piece(" "), *joined(pace(row)[0], meanwhile)], width)
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
-        said = why_lines(row, width, 2)
-        return [
-            as_many_as_fit(heading(row, now), [*saved(row), *rest], width),
-            *said,
-            *([numbers] if len(said) < 2 else []),
-        ]
+        said = why_lines(row, width, rows - 2 if meanwhile else 2)
+        lines = [as_many_as_fit(heading(row, now), [*saved(row), *rest], width), *said]
+        return [*lines, numbers] if len(lines) < rows else lines
     said, held = [*saved(row), why(row)], holding(row, now)
     if alarm(row):
         said, held = saved(row), [why(row), *held]

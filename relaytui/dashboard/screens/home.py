@@ -51,7 +51,7 @@ class Peek(Lines):
             return [rule, *event_lines(event, home.mirror.now, width)]
         run_id = home.target_run()
         row = home.mirror.runs.get(run_id) if run_id is not None else None
-        return [rule, *peek_lines(row, home.mirror, width)] if row is not None else []
+        return [rule, *peek_lines(row, home.mirror, width, self.size.height - 1)] if row is not None else []
 
 
 class HomeScreen(RelayScreen):
