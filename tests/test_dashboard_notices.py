@@ -101,3 +101,21 @@ async def test_a_remark_on_the_runs_stands_there_as_long_as_it_holds(commander: 
         await rig.shows("the demo is over")
         await commander.tell(RunChanged(NOW, run("demo-sft", RunStatus.QUEUED)))
         await rig.shows("queued", without="the demo is over")
+
+
+async def test_where_it_is_narrow_failures_are_the_last_that_are_counted(commander: ScriptedCommander) -> None:
+    """At 40 columns how many wait was still said, and no longer that four had failed."""
+    counts = {RunStatus.FAILED: 4, RunStatus.QUEUED: 1, RunStatus.RUNNING: 2, RunStatus.COMPLETED: 9}
+    rows = [run(f"{status}-{n}", status) for status, number in counts.items() for n in range(number)]
+    commander.greeting = [snapshot(rows)]
+    for width, shown, gone in (
+        (60, ("● 2", "○ 1", "✗ 4", "✓ 9", "workers"), ()),
+        (40, ("● 2", "✗ 4", "workers"), ("✓ 9",)),
+        (30, ("● 2", "✗ 4"), ("○ 1", "✓ 9", "workers")),
+        (23, ("✗ 4",), ("● 2", "○ 1", "✓ 9", "workers")),
+    ):
+        async with dashboard(commander, size=(width, 24)) as rig:
+            await rig.shows("✗ 4")
+            top = rig.text.splitlines()[0]
+            assert all(word in top for word in shown), top
+            assert not any(word in top for word in gone), top

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from textual import events
 from textual.message import Message
@@ -31,6 +31,19 @@ _COUNTED = (
     RunStatus.COMPLETED,
     RunStatus.CANCELLED,
 )
+WORKERS = "workers"
+_GIVE_WAY = (
+    RunStatus.CANCELLED,
+    RunStatus.COMPLETED,
+    RunStatus.QUEUED,
+    RunStatus.PREEMPTED,
+    RunStatus.LEASED,
+    RunStatus.DRAINING,
+    WORKERS,
+    RunStatus.RUNNING,
+    RunStatus.LOST,
+)
+"""What is left out where it is narrow, in this order; never how many failed."""
 
 
 def workers_here(mirror: Mirror) -> str:
@@ -59,29 +72,30 @@ class StatusLine(Lines):
             left += [Piece(f" {where}", "muted")]
         else:
             left += [Piece(f"  {where}", "muted")]
-        # What gives way: first the words, then the address, then the runs that are over.
+        # What gives way: first the words, then the address, then what there is the least to do about.
         attempts = [
             (left, self._counts(words=True)),
             (left, self._counts()),
-            (left[:-1], self._counts()),
-            (left[:-1], self._counts(ended=False)),
+            *((left[:-1], self._counts(without=_GIVE_WAY[:count])) for count in range(len(_GIVE_WAY) + 1)),
         ]
         for head, counts in attempts:
             if sum(width_of(text) for text, _ in [*head, *counts]) + 2 <= width:
                 return [spread(head, counts, width)]
         return [left]
 
-    def _counts(self, *, words: bool = False, ended: bool = True) -> list[Piece]:
+    def _counts(self, *, words: bool = False, without: Collection[str] = ()) -> list[Piece]:
         """How many runs are in which state, in words, or where that is too long by their glyphs."""
         if not self._mirror.loaded:
             return []
         counts = Counter(row.status for row in self._mirror.runs.values())
         pieces: list[Piece] = []
         for status in _COUNTED:
-            if counts[status] and (ended or not status.ended):
+            if counts[status] and status not in without:
                 glyph, ink = run_status(status)
                 said = f"{counts[status]} {status.value}" if words else f"{glyph[0]} {counts[status]}"
                 pieces += [Piece(said, ink), Piece("  ")]
+        if WORKERS in without:
+            return pieces
         said = workers_here(self._mirror)
         return [*pieces, Piece(f"{said} worker{'s' * (said != '1')} ", "muted")]
 
