@@ -193,6 +193,15 @@ def test_a_secret_that_can_be_guessed_is_said(commander: Rig, secret: str, warne
     assert not any(secret in line for line in lines)
 
 
+def test_a_misspelt_variable_is_said_and_no_failure(commander: Rig) -> None:
+    done = doctor(commander, ARTIFCTS="every", RELAY_TRAINER="x", HF_HOME="/tmp/x")
+    lines = [line for line in done.stdout.splitlines() if "no setting of Relay's" in line]
+    assert [done.returncode, len(lines)] == [0, 2]
+    assert lines[0].startswith("WARN  settings — the environment: ARTIFCTS is no setting")
+    assert lines[0].endswith("did you mean ARTIFACTS?")
+    assert "RELAY_TRAINER" in lines[1]
+
+
 SPY = """#!/bin/sh
 [ "$1 $2 $3" = "dump --nonblocking --pid" ] && [ -d "/proc/$4" ] || exit 9
 %s

@@ -18,7 +18,7 @@ import click
 
 from relay_agent import contradictions
 from relay_agent.checkpoints.place import refuse_place
-from relay_agent.config import Settings, load, secrets_of
+from relay_agent.config import KEYS, Settings, load, secrets_of
 from relay_agent.lease.lease import STOP_PART
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
@@ -31,6 +31,7 @@ from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import clean, counted
+from relaytui.wire.variables import sentence, slips
 
 if TYPE_CHECKING:
     from relay_agent.link.contact import Whoami
@@ -106,6 +107,8 @@ def _cleaned(check: Check) -> dict[str, object]:
 
 
 def _together(settings: Settings) -> Iterator[Check]:
+    for slip in slips(os.environ, [key.name for key in KEYS]):
+        yield _warn("settings", *sentence(*slip))
     for each in contradictions.found(settings):
         yield _warn("settings", each.why, each.todo)
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ from relaytui.wire.url import BadUrl, plain_url
 
 if TYPE_CHECKING:
     from relaytui.commander.settings import CommanderSettings
+
+
+LEAST_KEPT = 2
+"""Checkpoints that agents keep whatever they are told."""
 
 
 @click.command()
@@ -57,6 +62,8 @@ async def _serve(
     check(settings)
     if said := weak(settings.shared_secret):
         click.echo(said, err=True)
+    for said in slipped(os.environ, settings.ckpt_keep_last_n):
+        click.echo(said, err=True)
     _take_descriptors()
     commander = Commander(settings)
     stopped = asyncio.Event()
@@ -86,6 +93,17 @@ def weak(secret: str | None) -> str:
         f"RELAY_SHARED_SECRET has {counted(len(secret), 'character')}, and whoever reaches the commander may guess it",
         "unset it and give pods what `relay-tui token worker` prints, or set 32 random characters",
     )
+
+
+def slipped(environ: Mapping[str, str], keep: int) -> Iterator[str]:
+    """What to say of variables that mean something else than they say, or nothing. `keep`: RELAY_CKPT_KEEP_LAST_N."""
+    from relaytui.wire.variables import sentence, slips
+
+    if keep < LEAST_KEPT:
+        what = f"{keep} is raised to {LEAST_KEPT}: the newest two checkpoints of a run are always kept"
+        yield f"RELAY_CKPT_KEEP_LAST_N: {what}"
+    for slip in slips(environ):
+        yield sentences(*sentence(*slip))
 
 
 async def _first(*events: asyncio.Event) -> None:
