@@ -98,7 +98,7 @@ async def _unconfirmed(link: Any, lease: Lease, clock: Any) -> Lease:
     return lease
 
 
-def _whole_at_once(self: StagingWatch, look: Any, unchanged: float, trainer_exited: int | None) -> bool:
+def _whole_at_once(self: StagingWatch, name: str, look: Any, unchanged: float, trainer_exited: int | None) -> bool:
     return not look.problem and not look.empty
 
 
