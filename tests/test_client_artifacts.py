@@ -37,9 +37,10 @@ MANIFEST = replace(
     ],
 )
 def test_its_state_has_one_word_wherever_it_is_shown(
-    changes: dict[str, object], words: str, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, object], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`-`, `damaged`, `✓ veri…`, `whole` and nothing at all were said of one artifact."""
+    monkeypatch.setenv("COLUMNS", "160")
     row = replace(STORED, **changes)
     assert _cells(row, NOW)[-1] == words
     print_detail(RunDetail(NOW, RUNS[0], artifacts=[row]))

@@ -164,8 +164,12 @@ async def test_the_shell_says_it(
 
 
 async def test_the_shell_says_that_it_waits_for_those_who_may_come_back(
-    commander: ScriptedCommander, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    commander: ScriptedCommander,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     target = ["--connect", commander.endpoint.url, "--state", str(tmp_path)]
     commander.answers["GET", f"/api/runs/{NAME}"] = (200, RunDetail(NOW, run(NAME, RunStatus.QUEUED)))
     who = WhoAmI("operator", "c", NOW, "0.1.0", 300, no_grants_until=NOW + 40)
