@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from artifact_kit import CHUNK, Store, pod, sha, some
-from commander_kit import FakeClock, Kit, ended, running, until
+from commander_kit import Kit, ended, until
 
 from relaytui.commander.http.bodies import body_of
 from relaytui.commander.services import uploads
 from relaytui.wire.artifacts import FinishUpload
 from relaytui.wire.errors import RelayError
 
-
-@pytest.fixture
-async def kit(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Kit]:
-    async with running(tmp_path / "state", clock) as kit:
-        yield kit
+LATE: dict[str, Any] = {"sha256": None, "manifest_sha256": "ab" * 32, "size": CHUNK}
+"""Of an upload that says at its end what it is."""
 
 
 async def succeed(kit: Kit, store: Store) -> Store:
@@ -75,11 +71,10 @@ async def test_a_chunk_of_an_upload_that_is_gone_is_nobodys(kit: Kit, monkeypatc
     """It was begun anew, with another size, by the same pod."""
     monkeypatch.setattr(uploads, "PIECE", 10)
     store, data, begun = await pod(kit), some(CHUNK), list[str]()
-    late: dict[str, Any] = {"sha256": None, "manifest_sha256": "ab" * 32}
-    upload = (await store.begin(b"", size=2 * CHUNK, **late))[1]["upload"]
+    upload = (await store.begin(b"", **LATE | {"size": 2 * CHUNK}))[1]["upload"]
 
     async def begin_anew() -> None:
-        begun.append((await store.begin(b"", size=CHUNK, **late))[1]["upload"])
+        begun.append((await store.begin(b"", **LATE))[1]["upload"])
 
     body = Between([data[:50], data[50:70]], begin_anew)
     with pytest.raises(RelayError) as caught:
@@ -115,8 +110,7 @@ async def test_an_end_that_is_still_being_said_is_said_of_no_successors_upload(
 ) -> None:
     """Whose it is was seen before its body came."""
     store, data = await pod(kit), some(CHUNK)
-    late: dict[str, Any] = {"sha256": None, "manifest_sha256": "ab" * 32, "size": CHUNK}
-    upload = (await store.begin(b"", **late))[1]["upload"]
+    upload = (await store.begin(b"", **LATE))[1]["upload"]
     assert (await store.chunk(upload, 0, data))[0] == 200
     successors: list[Store] = []
 
@@ -124,7 +118,7 @@ async def test_an_end_that_is_still_being_said_is_said_of_no_successors_upload(
         told = await body_of(*given)
         if told == FinishUpload(sha(b"other"), CHUNK):
             successors.append(await succeed(kit, store))
-            assert (await successors[0].begin(b"", **late))[1] == {"upload": upload, "offset": CHUNK}
+            assert (await successors[0].begin(b"", **LATE))[1] == {"upload": upload, "offset": CHUNK}
         return told
 
     monkeypatch.setattr("relaytui.commander.http.artifacts.body_of", slowly)
@@ -139,8 +133,7 @@ async def test_an_end_that_was_said_wrong_takes_nothing_from_the_successor(
 ) -> None:
     """The lease is lost while its bytes are looked at."""
     store, data = await pod(kit), some(CHUNK)
-    late: dict[str, Any] = {"sha256": None, "manifest_sha256": "ab" * 32, "size": CHUNK}
-    upload = (await store.begin(b"", **late))[1]["upload"]
+    upload = (await store.begin(b"", **LATE))[1]["upload"]
     assert (await store.chunk(upload, 0, data))[0] == 200
     inside, taking = kit.commander.core.artifacts.uploads, list[Any]()
     coming, offset = inside.coming[upload], inside.offset
@@ -148,7 +141,7 @@ async def test_an_end_that_was_said_wrong_takes_nothing_from_the_successor(
     async def taken_over(given: uploads.Coming) -> int:
         monkeypatch.setattr(inside, "offset", offset)
         successor = await succeed(kit, store)
-        taking.extend((successor, asyncio.create_task(successor.begin(b"", **late))))
+        taking.extend((successor, asyncio.create_task(successor.begin(b"", **LATE))))
         await until(lambda: coming.upload.epoch == 2)
         return await offset(given)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from checkpoint_kit import new_run, put, take
+from checkpoint_kit import ManualClock, new_run, put, take
 
 from relay_agent.attempt.beginning import Beginning
 from relay_agent.checkpoints.publish import Published
@@ -46,7 +46,7 @@ def begin(
         )
         tenure: Any = SimpleNamespace(lease=SimpleNamespace(epoch=epoch))
         teller: Any = told
-        begun = Beginning(settings, run, newest, 3, "mock", tenure, teller, Stop(), healthy)
+        begun = Beginning(settings, run, newest, 3, "mock", tenure, teller, Stop(), healthy, clock=ManualClock())
         found = await begun.resume()
         await asyncio.sleep(0)
         return found.name if found else None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkpoint_kit import RUN, names, new_run, put, take
+from checkpoint_kit import RUN, ManualClock, names, new_run, put, take
 from test_beginning import Told, ref
 
 from relay_agent.attempt.beginning import Beginning
@@ -88,7 +88,9 @@ def begin(
         sources: Any = shelf if isinstance(shelf, list) else [shelf] if shelf else []
         asked = stop or Stop()
         restoring = Restoring(sources, run, rule, held, teller, asked)
-        begun = Beginning(settings, run, known, 3, "mock", held, teller, asked, restoring=restoring, **more)
+        begun = Beginning(
+            settings, run, known, 3, "mock", held, teller, asked, restoring=restoring, clock=ManualClock(), **more
+        )
         found = await begun.resume()
         await asyncio.sleep(0)
         return found.name if found else None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkpoint_kit import mine, new_run, put, stage, take
+from checkpoint_kit import ManualClock, mine, new_run, put, stage, take
 from commander_kit import FakeClock
 
 from relay_agent.attempt.beginning import Beginning
@@ -167,7 +167,7 @@ def test_who_resumes_from_it_says_that_the_loss_was_not_well(
     tenure: Any = SimpleNamespace(lease=SimpleNamespace(epoch=2), held=True)
 
     async def resume() -> Resume | None:
-        begun = Beginning(settings, run, None, 3, "mock", tenure, teller, Stop())
+        begun = Beginning(settings, run, None, 3, "mock", tenure, teller, Stop(), clock=ManualClock())
         return await begun.salvage(choose(run))
 
     found = asyncio.run(resume())

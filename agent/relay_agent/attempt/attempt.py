@@ -181,7 +181,7 @@ class Attempt:
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
             self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, restoring_of(self._around),
-            forking_of(self._around), self._clock,
+            forking_of(self._around), clock=self._clock,
         )  # fmt: skip
         try:
             resume = await beginning.resume()

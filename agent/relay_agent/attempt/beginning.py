@@ -28,7 +28,7 @@ from relay_agent.output.recorded import Recorded
 from relay_agent.process import say
 from relay_agent.volume.spoilt_claims import set_aside
 from relay_agent.volume.volume import RunFolder
-from relaytui.wire.clock import Clock, SystemClock
+from relaytui.wire.clock import Clock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import CheckpointRef
 from relaytui.wire.text import clean, counted
@@ -56,7 +56,8 @@ class Beginning:
         healthy: bool = False,
         restoring: Restoring | None = None,
         forking: Forking | None = None,
-        clock: Clock | None = None,
+        *,
+        clock: Clock,
     ) -> None:
         self._healthy = healthy
         self._settings = settings
@@ -69,7 +70,7 @@ class Beginning:
         self._stop = stop
         self._restoring = restoring
         self._forking = forking
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._begins = False  # there is nothing that it could go on from
         self._anew = ""  # why it starts from the beginning although there was more
         self._bad: dict[str, str] = {}  # checkpoints that are here and not whole, and why

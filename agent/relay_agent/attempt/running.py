@@ -95,9 +95,9 @@ class Running:
         if at_once:
             trainer.kill()
         else:
-            self._background.begin(self._stop_gently(trainer, publisher), "stop")
+            self._background.begin(self._ask_to_stop(trainer, publisher), "stop")
 
-    async def _stop_gently(self, trainer: Supervised, publisher: Publisher) -> None:
+    async def _ask_to_stop(self, trainer: Supervised, publisher: Publisher) -> None:
         try:
             await publisher.trainer_stops()
         finally:  # whatever becomes of that

@@ -23,7 +23,8 @@ TRIALS = 2
 AGAIN = 256
 """Lines of a form from one such trial to the next later on."""
 
-_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+"""What makes of a line its form."""
 _TOKENS = re.compile(rf"(?<![\w.]){NUMBER}|(?<=[A-Za-z:=,(\['\"/]){NUMBER}", re.IGNORECASE)
 _COUNTS = re.compile(
     rb"(?:step|iter|epoch)\w{0,8}['\"]?\s{0,4}[=:#\[]{0,2}\s{0,4}-?0|0\s?/\s{0,8}0|%\||0it ", re.IGNORECASE
@@ -120,7 +121,7 @@ class Forms:
 
 
 def _key(text: str) -> bytes:
-    return text.encode().translate(_ZEROS)
+    return text.encode().translate(ZEROS)
 
 
 def _form(text: str, sight: Sight) -> _Form | None:

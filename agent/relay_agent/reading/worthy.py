@@ -1,7 +1,7 @@
 """Which of many lines may say something, found in a fraction of the time that reading them takes.
 
-Trainers print few kinds of line again and again, so a line is known by its form: itself with every digit made a 0.
-Where one is printed that is new all the time, lines are looked through by words instead.
+Trainers print few kinds of line again and again, so a line is known by its form (`forms`): itself with every digit made
+a 0. Where one is printed that is new all the time, lines are looked through by words instead.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
+from relay_agent.reading.forms import ZEROS
 from relay_agent.reading.shapes import WORDS
 
-ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 MAX_FORMS, MAX_FORM = 2_048, 400
 """Forms that are known at a time, and characters of one."""
 FEW = 16
@@ -31,10 +31,8 @@ class Worthy:
     def flags(self, lines: Sequence[str]) -> Iterator[bool]:
         """Of each line whether one of WORDS stands in it."""
         text = "\n".join(lines)
-        if len(lines) < FEW or not text.isascii():
-            return by_words(lines, text)
-        if self._pause:
-            self._pause -= 1
+        if len(lines) < FEW or not text.isascii() or self._pause:
+            self._pause = max(0, self._pause - 1)
             return by_words(lines, text)
         forms = self._forms
         keys = text.encode().translate(ZEROS).split(b"\n")
