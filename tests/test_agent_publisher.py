@@ -55,11 +55,15 @@ class Rig:
     told: Told = field(default_factory=Told)
 
     def publisher(
-        self, keep: int = 2, patient: Callable[[], bool] = mine, safe: Callable[[], bool] = mine
+        self,
+        keep: int = 2,
+        patient: Callable[[], bool] = mine,
+        safe: Callable[[], bool] = mine,
+        held: Callable[[], bool] = mine,
     ) -> Publisher:
         return Publisher(
             self.run, 1, "sft", "a trainer", 5.0, keep, self.clock, self.told,
-            held=mine, safe=safe, on_fenced=lambda: None, patient=patient,
+            held=held, safe=safe, on_fenced=lambda: None, patient=patient,
         )  # fmt: skip
 
 
@@ -162,6 +166,19 @@ async def test_a_run_whose_last_checkpoint_was_set_aside_is_not_whole(rig: Rig, 
     assert rig.told.steps == [5]
     assert rig.told.kinds() == ["checkpoint.torn"]
     assert publisher.unpublished(10).startswith("1 checkpoint could not be published: ")
+
+
+async def test_a_volume_that_goes_while_a_checkpoint_is_published_is_said_to_be_gone(rig: Rig) -> None:
+    def goes() -> bool:
+        rig.run.root.rename(rig.run.root.with_name("away"))
+        return True
+
+    publisher = rig.publisher(held=goes)
+    stage(rig.run, 1, 1)
+    await publisher.look()
+    assert rig.told.kinds() == ["volume.lost"]
+    await publisher.finish(0)
+    assert publisher.unpublished(1) == f"1 checkpoint could not be published: {rig.run.root} is gone"
 
 
 async def test_what_is_saved_whole_after_a_torn_one_makes_up_for_it(rig: Rig) -> None:

@@ -15,6 +15,7 @@ from relay_agent.checkpoints.exit_word import was_stopped
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
+from relay_agent.checkpoints.output_watch import Ready
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.recorder import Recorder
@@ -223,20 +224,14 @@ class Publisher:
     async def look(self, exit_code: int | None = None) -> None:
         """One look at the staging folder; the last one where `exit_code` is given."""
         try:
-            lost = await asyncio.to_thread(self._mounted.missing)
-            if lost:
-                replaced = await asyncio.to_thread(self._replaced)
-                if replaced:
-                    self._on_fenced()
-                    return
-            self._note_lost(lost)
-            if self._look_back:
-                self._look_back = False
-                self._watch.marks = await asyncio.to_thread(self._marks_so_far)
+            # In one thread, one after the other: most looks find nothing, and to wake a thread costs more than they do.
+            lost, found, whole = await self._gently(self._see, exit_code)
+            if not await self._note_lost(lost):
+                return
             if self._taking and not lost:
-                cut = exit_code == 0 and self._begun is not None
-                await self._take(self._taking, UNKNOWN_END if cut else exit_code)
-            whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
+                await self._take(self._taking, found, exit_code)
+            if whole is None:
+                whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
             if not self._lost:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
@@ -264,10 +259,24 @@ class Publisher:
             else:
                 waiting.add(staged)
 
-    async def _take(self, taking: Taking, exit_code: int | None) -> None:
+    def _see(self, exit_code: int | None) -> tuple[str, list[Ready] | None, list[Staged] | None]:
+        """What of the volume is missing; what can be taken from the trainer's own folder; what is whole in the staging
+        folder, or None where that is to be seen later. Blocking."""
+        if lost := self._mounted.missing():
+            return lost, None, None
+        if self._look_back:
+            self._look_back = False
+            self._watch.marks = self._marks_so_far()
+        found = self._taking.scan(self._end_of_taking(exit_code)) if self._taking else None
+        return "", found, None if found else self._watch.scan(self._clock.boot(), exit_code)
+
+    def _end_of_taking(self, exit_code: int | None) -> int | None:
+        return UNKNOWN_END if exit_code == 0 and self._begun is not None else exit_code
+
+    async def _take(self, taking: Taking, found: list[Ready] | None, exit_code: int | None) -> None:
         """What the trainer saved in its own folder, into the staging folder."""
         try:
-            await taking.look(exit_code)
+            await taking.take(found, self._end_of_taking(exit_code))
         except Cancelled:
             self._done.set()
         if taking.no_room:
@@ -293,7 +302,12 @@ class Publisher:
         except OSError:
             return False
 
-    def _note_lost(self, lost: str) -> None:
+    async def _note_lost(self, lost: str) -> bool:
+        """`lost`: what of the volume is missing, or nothing. False where somebody else has the run: it is theirs."""
+        replaced = await asyncio.to_thread(self._replaced) if lost else False
+        if replaced:
+            self._on_fenced()
+            return False
         before, self._lost = self._lost, lost
         if lost and not before:
             self._recorder.event("volume.lost", f"{lost}; what is saved now is not published until it is back")
@@ -302,6 +316,7 @@ class Publisher:
                 say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
         elif before and not lost:
             self._recorder.event("volume.back", f"what was missed is back: {before}")
+        return True
 
     async def _publish(self, staged: Staged) -> bool:
         """Whether it is in the line now."""
@@ -360,6 +375,10 @@ class Publisher:
         """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
         words, name = error.strerror or str(error), staged.path.name
         if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
+            return
+        if lost := await asyncio.to_thread(self._mounted.missing):  # it went under our hands
+            if await self._note_lost(lost):
+                self._missed.add([name], lost)
             return
         self._missed.add([name], words)
         if error.errno in FULL:

@@ -96,16 +96,20 @@ class Taking:
             say(words)
         return handed
 
-    async def look(self, exited: int | None = None) -> None:
-        """One look, and what it finds is in the staging folder afterwards. `exited`: the trainer's exit code, for the
-        last look. Cancelled where nobody has the time for it."""
-        await self._see_to_shared(exited is not None)
+    def scan(self, exited: int | None = None) -> list[Ready] | None:
+        """What can be taken, in the order of saving; None: it is not time to look. Blocking. `exited`: the trainer's
+        exit code, for the last look."""
         if exited is None and self._clock.boot() < self._wait_until:
+            return None
+        return self._watch.scan(exited)
+
+    async def take(self, found: list[Ready] | None, exited: int | None = None) -> None:
+        """What a look found is in the staging folder afterwards. Cancelled where nobody has the time for it."""
+        anew = any(ready.again for ready in found or ())  # it begins to write them anew: the others are next
+        await self._see_to_shared(exited is not None or anew)
+        if found is None:
             return
         self.no_room = {}
-        found = await self.gently(self._watch.scan, exited)
-        if any(ready.again for ready in found):  # it begins anew: the others are next
-            await self._see_to_shared(True)
         for ready in found:
             if not await self._take(ready):
                 break
