@@ -135,6 +135,19 @@ async def test_the_newest_attempt_that_spoke_of_the_hub_has_the_word(kit: Kit) -
     assert (await kit.run("run-1"))["synced_step"] == 500, "the last sync may be told after the end"
 
 
+async def test_what_failed_in_an_attempt_that_was_replaced_is_no_trouble_of_the_run(kit: Kit) -> None:
+    old = await holder(kit)
+    await old.state(trouble(words="no space left"))
+    assert (await kit.run("run-1"))["sync_error"] == "no space left"
+    await kit.force("run-1", 1, pod_gone=True)
+    new = await holder(kit, "other")
+    assert "sync_error" not in await kit.run("run-1"), "nothing of this attempt has failed"
+    await old.state(trouble(words="still none"))
+    assert "sync_error" not in await kit.run("run-1")
+    await new.state(trouble(words="none here"))
+    assert (await kit.run("run-1"))["sync_error"] == "none here"
+
+
 @pytest.mark.parametrize("number", ["", "-1", "five", "9" * 40, "²"])
 async def test_a_step_that_is_none_is_not_shown_as_one(kit: Kit, number: str) -> None:
     agent = await holder(kit)

@@ -61,7 +61,7 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     synced_repo: str = ""
     synced_revision: str = ""
     synced_at: float | None = None
-    sync_error: str = ""  # why the last sync failed; empty once one worked
+    sync_error: str = ""  # why the last sync of this epoch failed; empty once one worked
     stored_step: int | None = None  # the newest one that is whole in the artifact store
     began_step: int | None = None  # its newest attempt was there after it was handed `handed_step`: no resume
     handed_step: int = 0

@@ -227,7 +227,7 @@ class Board:
             synced_repo=run.synced_repo,
             synced_revision=run.synced_revision,
             synced_at=run.synced_at,
-            sync_error=run.sync_error,
+            sync_error=run.sync_error if run.synced_epoch == run.epoch else "",
             stored_step=view.stored[max(view.stored)] if view.stored else None,
             began_step=ignored.began_step if ignored is not None else None,
             handed_step=ignored.started_step if ignored is not None else 0,
