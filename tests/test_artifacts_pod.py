@@ -68,6 +68,7 @@ async def test_a_checkpoint_goes_there_once(holder: Pod, run: RunFolder, tmp_pat
     assert (archive["name"], archive["step"], archive["manifest_sha256"], archive["final"]) == (
         checkpoint.name, 1, checkpoint.manifest_sha256, True,
     )  # fmt: skip
+    assert not manifest.get("final"), "the checkpoint is what the run ended with"
     assert archive["sha256"] == archive_of(checkpoint).sha256
 
 
@@ -198,11 +199,11 @@ async def test_a_damaged_checkpoint_is_never_stored(kit: Kit, holder: Pod, run: 
     store, checkpoint = where(holder), published(run, 1, 10 * CHUNK)
     rot(checkpoint)
     with pytest.raises(Failing) as caught:
-        await sent(store, checkpoint)
+        await sent(store, checkpoint, final=True)
     failed = caught.value.failed
     assert (failed.code, failed.kind) == ("damaged", "permanent")
     assert failed.words == f"{checkpoint.name} is damaged: 'weights.bin' is not what was saved: its hash differs"
-    assert [row["kind"] for row in await holder.rows()] == ["file"]
+    assert [(row["kind"], row.get("final", False)) for row in await holder.rows()] == [("file", False)]
     assert (kit.commander.core.artifacts.uploads.coming, part_files(tmp_path / "state")) == ({}, []), "given up there"
     rot(checkpoint)
     assert (await sent(store, checkpoint)).sent == archive_of(checkpoint).size

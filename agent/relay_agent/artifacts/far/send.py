@@ -60,15 +60,14 @@ class Source(Protocol):
 
 
 def put(job: Put, tell: Tell) -> Kept:
-    """The manifest first: what has an archive there has a manifest, too, by which it is found again. Torn where the
-    checkpoint is not what was published."""
+    """The manifest first: what has an archive there has a manifest, too, by which it is found again. It is never what
+    the run ended with: the archive may not come. Torn where the checkpoint is not what was published."""
     folder, store = Path(job.folder), job.store
     sealed = _sealed(folder, job.manifest, store.run_id)
     step, name = sealed.manifest.step, sealed.name
     data = manifest_of(folder)
     about = BeginUpload(
-        store.run_id, ArtifactKind.FILE, MANIFESTS, job.manifest, len(data), store.epoch, store.token, step,
-        job.manifest, job.final,
+        store.run_id, ArtifactKind.FILE, MANIFESTS, job.manifest, len(data), store.epoch, store.token, step, job.manifest
     )  # fmt: skip
     known = {file.path: (file.size, file.sha256) for file in sealed.manifest.files}
     tell.phase("uploading")
