@@ -290,7 +290,7 @@ async def test_a_failure_for_good_is_said_once_and_tried_once_more_at_the_end(ma
         assert rig.told.kinds() == ["artifact.failed"] * 2
 
 
-async def test_a_checkpoint_that_is_spoilt_is_passed_over(make: Make) -> None:
+async def test_a_checkpoint_that_is_spoilt_is_passed_over(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     async with make("every") as rig:
         first = rig.publish(1)
         await until(lambda: rig.child.puts == [first])
@@ -299,6 +299,9 @@ async def test_a_checkpoint_that_is_spoilt_is_passed_over(make: Make) -> None:
         await until(lambda: "artifact.failed" in rig.told.kinds())
         third = rig.publish(3)
         await until(lambda: rig.child.puts[-1] == third)
+        said = capsys.readouterr().err
+        assert "failed: it is torn; that checkpoint is passed over; training goes on" in said
+        assert "tried again" not in said
 
 
 async def test_what_came_as_something_else_is_sent_anew(make: Make) -> None:

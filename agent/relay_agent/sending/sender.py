@@ -208,7 +208,7 @@ class Sender(ABC):
     def _sort(self, error: Trouble, sealed: Sealed | None, now: float) -> None:
         if error.code in self.spoilt and sealed is not None:
             self._bad.add(sealed.name)  # the next one may be well
-            self.shown.failed(Trouble(error.code, error.words, "transient"))
+            self.shown.failed(error, spoilt=True)
         elif error.code == "refused" or error.code in LOST:
             again = self._schedule.failed(now, "permanent" if error.code in LOST else "transient", AGAIN)
             self._gave_up = not (again and self.waits_for_lease)

@@ -66,14 +66,15 @@ class Shown(Moving):
             self._complained = error.code
             say(f"{self.what} waits {seconds:.0f} s: {error.words}{self.goes_on}")
 
-    def failed(self, error: Trouble) -> None:
-        """It is given up: for good, or until its next turn."""
+    def failed(self, error: Trouble, *, spoilt: bool = False) -> None:
+        """It is given up: for good, or until its next turn; `spoilt`: this checkpoint alone is, and others go."""
         self.ends(TransferPhase.FAILED, error.words)
-        for_good = error.kind == "permanent"
+        for_good = error.kind == "permanent" and not spoilt
         data = {"code": error.code, "words": error.words, "permanent": str(for_good).lower()}
         self._teller.event(f"{self._first}.failed", error.words, data)
-        then = f"; {self.until[0 if for_good else 1]}{self.goes_on}" if self.training else ""
-        say(f"{self.what} failed: {error.words}{then}")
+        then = self.until[0 if for_good else 1] if self.training else ""
+        then = "that checkpoint is passed over" if spoilt else then
+        say("; ".join(filter(None, (f"{self.what} failed: {error.words}", then))) + self.goes_on)
 
     def refused(self, words: str) -> None:
         """By the fence."""
