@@ -44,9 +44,12 @@ def put_back(state: Path, source: Path) -> Any:
         folder.close()
 
 
-def relay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def relay(*arguments: str | Path, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`said`: what is typed into it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-    return subprocess.run([RELAY, *arguments], capture_output=True, text=True, timeout=60, check=False, env=kept)
+    return subprocess.run(
+        [RELAY, *arguments], capture_output=True, text=True, timeout=60, check=False, env=kept, input=said
+    )
 
 
 def asked(state: Path, command: str) -> tuple[int, str]:

@@ -22,6 +22,7 @@ from relaytui.commander.folder import StateFolder
 from relaytui.commander.store.backup import KEPT, back_up, copy_whole, is_due
 from relaytui.commander.store.kept import backups
 from relaytui.commander.store.restore import EPOCHS_APART, finish, restore
+from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
 
 
@@ -312,7 +313,7 @@ async def test_the_commands_say_it_to_programs_too(state: Path, tmp_path: Path) 
     assert (said["path"], said["bytes"], said["verified"]) == (str(made), made.stat().st_size, True)
     assert before <= said["at"] <= time.time()
     assert said["seconds"] >= 0
-    done = await asyncio.to_thread(relay, "restore", made, "--json", "--state", state)
+    done = await asyncio.to_thread(relay, "restore", made, "--json", "--yes", "--state", state)
     said = json.loads(done.stdout)
     assert said.keys() == {"path", "at", "replaced", "epoch_floor"}
     assert said["path"] == str(made)
@@ -334,7 +335,7 @@ async def test_the_commands(state: Path, tmp_path: Path) -> None:
         assert refused.returncode == Exit.STATE
         assert "belongs to a commander" in refused.stderr
         assert refused.stderr.count("\n") == 1
-    done = await asyncio.to_thread(relay, "restore", tmp_path / "mine.db", "--state", state)
+    done = await asyncio.to_thread(relay, "restore", tmp_path / "mine.db", "--yes", "--state", state)
     assert done.returncode == 0, done.stderr
     assert "replaced" in done.stderr
     assert done.stdout == ""
@@ -365,3 +366,24 @@ def test_the_state_is_no_backup_of_itself(state: Path, tmp_path: Path, name: str
         assert "relay-tui backup" in caught.value.hint
     assert (state / name).read_bytes() == before
     assert sorted(state.glob("relay.db.replaced-*")) == []
+
+
+def test_a_state_that_is_there_is_replaced_on_a_yes_alone(state: Path, tmp_path: Path) -> None:
+    saved = back_up(state, AT)
+    before = (state / "relay.db").read_bytes()
+    for answer in ("n\n", ""):
+        done = relay("restore", saved, "--state", state, said=answer)
+        assert done.returncode == INTERRUPTED
+        assert done.stderr.startswith(f"{state / 'relay.db'}, last written ")
+        assert f" gives way to {saved}: " in done.stderr
+        assert "restore relay.db? [y/N]: " in done.stderr
+        assert ("--yes" in done.stderr) == (not answer)
+        assert (state / "relay.db").read_bytes() == before
+        assert not list(state.glob("relay.db.re*"))
+    done = relay("restore", saved, "--state", state, said="y\n")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [path.read_bytes() for path in state.glob("relay.db.replaced-*Z")] == [before]
+    # Where nothing is there nothing is asked.
+    done = relay("restore", saved, "--state", tmp_path / "empty", said="")
+    assert (done.returncode, "[y/N]" in done.stderr) == (0, False), done.stderr
+    assert rows(tmp_path / "empty" / "relay.db") == [("run-1", "queued", 1), ("run-2", "completed", 1)]

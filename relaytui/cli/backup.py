@@ -10,7 +10,11 @@ import click
 
 from relaytui.cli.options import Target, json_option, state_option, usage
 from relaytui.cli.output import print_json, printable
+from relaytui.cli.questions import confirmed
+from relaytui.client.words import ago
 from relaytui.shell.arguments import PATH
+from relaytui.shell.interrupt import INTERRUPTED
+from relaytui.wire.errors import RelayError
 
 
 @click.command()
@@ -49,10 +53,12 @@ def backup(target: Target, to: Path | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=PATH)
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @state_option
 @json_option
-def restore(target: Target, file: Path, as_json: bool) -> None:
-    """Put the backup FILE in the place of the commander's state. What was there is kept beside it.
+def restore(target: Target, file: Path, yes: bool, as_json: bool) -> None:
+    """Put the backup FILE in the place of the commander's state. Where there is one, it asks first; what was there is
+    kept beside it.
 
     Stop the commander first. At the next start, agents that hold a lease keep it, those that were granted one after the
     backup register again, and for the length of a lease nobody else is granted a run. With --json one object: path, at,
@@ -61,6 +67,7 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     from relaytui.client.api import whoami_here
     from relaytui.commander.folder import StateFolder
     from relaytui.commander.settings import CommanderSettings
+    from relaytui.commander.store.database import RELAY
     from relaytui.commander.store.restore import restore as put_back
 
     _a_file(file)
@@ -68,6 +75,8 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     folder = StateFolder(settings.state, keyless=True, allow_network=settings.allow_network_state)
     try:
         at = time.time()
+        if not yes:
+            _agreed(folder.path / RELAY.file, file, at)
         done = put_back(folder.path, file, at, actor=whoami_here())
     finally:
         folder.close()
@@ -77,6 +86,18 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
         return
     kept = f"; what was there is {done.aside}" if done.aside is not None else ""
     click.echo(f"restored from {file}{kept}; epochs go on above {done.epoch_floor}", err=True)
+
+
+def _agreed(there: Path, file: Path, now: float) -> None:
+    """RelayError unless the operator says yes to what `there` gives way to; it may not be there."""
+    try:
+        written = ago(max(0.0, now - there.stat().st_mtime))
+    except OSError:
+        return
+    kept = "what was granted and reported since the backup goes with it, and it is kept beside as relay.db.replaced-…"
+    click.echo(f"{there}, last written {written}, gives way to {file}: {kept}.", err=True)
+    if not confirmed("restore", there.name):
+        raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)
 
 
 def _new_file(path: Path) -> None:

@@ -67,7 +67,7 @@ TAUGHT = {
     "artifacts extract": Taught(("relay-tui artifacts extract my-run-step_500.tar.zst --to step-500",), (0, 1, 2, 74)),
     "stop": Taught(("relay-tui stop",), (0, 1, 69)),
     "backup": Taught(("relay-tui backup", "relay-tui backup --to /mnt/other/relay-$(date +%F).db --json"), _FOLDER),
-    "restore": Taught(("relay-tui stop", "relay-tui restore FILE", "relay-tui serve"), _FOLDER),
+    "restore": Taught(("relay-tui stop", "relay-tui restore FILE", "relay-tui serve"), (*_FOLDER, 130)),
     "token": Taught(('export RELAY_SHARED_SECRET="$(relay-tui token worker)"',), _FOLDER),
     "print-lium-command": Taught(
         (
