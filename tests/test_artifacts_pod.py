@@ -186,6 +186,12 @@ async def test_what_stands_in_the_way_for_good_is_told_apart(
     assert await why(where(holder)) == ("changed", "permanent")
 
 
+async def test_what_the_commander_says_to_do_comes_along(holder: Pod, run: RunFolder) -> None:
+    with pytest.raises(Failing) as caught:
+        await sent(replace(where(holder), token="x" * 43), published(run, 1, CHUNK))
+    assert caught.value.failed.words == "this token does not hold the lease. send the lease's own token"
+
+
 def rot(checkpoint: Published) -> None:
     """One bit of its weights turns, as a disk may turn it: nothing else says so. Once more, and it is as it was."""
     file = checkpoint.path / "weights.bin"

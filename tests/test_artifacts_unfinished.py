@@ -75,7 +75,7 @@ RUN_QUOTA, QUOTA, DISK = (
     f"; delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
     for what in ("RELAY_ARTIFACT_RUN_QUOTA", "RELAY_ARTIFACT_QUOTA", "the room on its disk")
 )
-"""What to do is in the message itself: an agent passes on no more than that."""
+"""What to do is in the message itself."""
 
 
 @pytest.mark.parametrize(

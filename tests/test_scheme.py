@@ -221,3 +221,19 @@ async def test_an_answer_that_comes_in_pieces_is_read_to_its_end() -> None:
         contact = Contact(f"http://{address}", "a-token")
         async with contact.session() as session:
             assert (await contact.whoami(session)).commander == "c"
+
+
+async def test_what_a_commander_that_is_in_trouble_says_to_do_is_said() -> None:
+    body = b'{"error":{"code":"internal","message":"the commander failed at this","hint":"see its log"}}'
+
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 Oh\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+
+    async with listening(broken) as address:
+        contact = Contact(f"http://{address}", "a-token")
+        async with contact.session() as session:
+            with pytest.raises(RelayError) as caught:
+                await contact.whoami(session)
+    assert str(caught.value) == f"http://{address} answers 500: the commander failed at this. see its log"

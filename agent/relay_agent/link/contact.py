@@ -113,7 +113,8 @@ class Contact:
         if status in (401, 403):
             raise self._refused(status, body)
         if status != 200:
-            raise RelayError("unavailable", f"{self.url} answers {status}{_words(body)}", exit_code=Exit.UNAVAILABLE)
+            message, hint = f"{self.url} answers {status}{_words(body)}", _words(body, "hint").removeprefix(": ")
+            raise RelayError("unavailable", message, hint, exit_code=Exit.UNAVAILABLE)
         return decode(body, Whoami)
 
     @contextlib.asynccontextmanager
@@ -197,11 +198,11 @@ class Contact:
         )
 
 
-def _words(body: bytes) -> str:
-    """The message of an error answer, if it is one of ours."""
+def _words(body: bytes, what: str = "message") -> str:
+    """The message, or the hint, of an error answer, if it is one of ours."""
     try:
         answer: dict[str, Any] = decode(body, dict[str, Any])
-        return f": {clean(str(answer['error']['message']), 200)}"
+        return f": {clean(str(answer['error'][what]), 200)}"
     except (RelayError, KeyError, TypeError):
         return ""
 

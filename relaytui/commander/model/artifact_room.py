@@ -70,7 +70,7 @@ def disk_full(size: int, free: int) -> RelayError:
 
 
 def _no_room(code: str, message: str, what: str) -> RelayError:
-    """What to do is in the message itself: an agent passes on no more than that."""
+    """What to do is in the message itself, which is said where there is no place for a hint."""
     todo = f"delete some (`relay-tui artifacts delete`), or raise {what} at the commander"
     return RelayError(code, f"{message}; {todo}", status=507)
 

@@ -20,6 +20,7 @@ from relay_agent.artifacts.jobs import Store
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
 from relaytui.wire.artifacts import EPOCH_HEADER, LEASE_HEADER, OFFSET_HEADER, RUN_HEADER
+from relaytui.wire.errors import sentences
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
 from relaytui.wire.text import clean
 
@@ -175,9 +176,9 @@ def unreachable(url: str, error: BaseException) -> Trouble:
 
 def _refused(response: http.client.HTTPResponse, body: bytes) -> StoreRefused:
     code = words = ""
-    with suppress(msgspec.DecodeError, KeyError, TypeError, RecursionError):
+    with suppress(msgspec.DecodeError, KeyError, TypeError, AttributeError, RecursionError):
         error = msgspec.json.decode(body)["error"]
-        code, words = str(error["code"]), str(error["message"])
+        code, words = str(error["code"]), sentences(str(error["message"]), str(error.get("hint", "")))
     wait: float | None = None
     with suppress(ValueError):
         wait = min(3600.0, float(response.headers.get("Retry-After", "")))

@@ -35,7 +35,7 @@ class StoreRefused(Trouble):
 
 
 def refused(status: int, code: str, words: str, wait: float | None = None) -> StoreRefused:
-    """`code`: the commander's own, or empty where the answer is not one of its."""
+    """`code`: the commander's own, or empty where the answer is not one of its; `words`: with what it says to do."""
     words = clean(words, 300)
     if (status in (404, 405) and code in ("", *_NO_ROUTE)) or code == "forbidden":  # to a pod, of any route it has not
         return StoreRefused("no_store", f"this commander has no artifact store (it answers {status})")

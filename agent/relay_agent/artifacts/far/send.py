@@ -67,7 +67,8 @@ def put(job: Put, tell: Tell) -> Kept:
     step, name = sealed.manifest.step, sealed.name
     data = manifest_of(folder)
     about = BeginUpload(
-        store.run_id, ArtifactKind.FILE, MANIFESTS, job.manifest, len(data), store.epoch, store.token, step, job.manifest
+        store.run_id, ArtifactKind.FILE, MANIFESTS, job.manifest, len(data), store.epoch, store.token, step,
+        job.manifest,
     )  # fmt: skip
     known = {file.path: (file.size, file.sha256) for file in sealed.manifest.files}
     tell.phase("uploading")
