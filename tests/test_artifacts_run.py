@@ -108,3 +108,16 @@ def test_ctrl_c_ends_the_wait(rig: Rig) -> None:
     assert "artifact.left" in rig.kinds()
     assert rig.run()["status"] == "completed", "it was when its trainer ended"
     assert checkpoints(rig) == []
+
+
+def test_a_completed_run_that_is_queued_again_for_its_last_upload_is_completed_again(rig: Rig) -> None:
+    """Its trainer finds nothing left to do, and says so by its exit code alone."""
+    command = mock("--steps", 5, "--step-seconds", 0)
+    assert rig.agent(command, ARTIFACTS="final", ARTIFACTS_END_WAIT="0").wait() == 0
+    assert "artifact.left" in rig.kinds()
+    assert (rig.run()["status"], checkpoints(rig)) == ("completed", [])
+    rig.call(f"/api/runs/{rig.run_id}/requeue", expected_epoch=1, why="its checkpoint is not in the store")
+    again = rig.agent(command, ARTIFACTS="final")
+    assert again.wait() == 0, again.says()
+    assert rig.run()["status"] == "completed", again.says()
+    assert checkpoints(rig) == [("step_00000005", True)]

@@ -274,6 +274,16 @@ def test_exit_0_is_not_finished(
     assert words in verdict.message
 
 
+def test_who_completed_the_run_before_has_nothing_left_to_do_where_it_did() -> None:
+    """A run that is queued again, for its last upload, say."""
+    verdict = judge(0, Stop(), seen(start=19), None, "", prints=True, completed=19)
+    assert (verdict.outcome, verdict.ending, verdict.step) == ("completed", "zero_steps", 19)
+    assert verdict.message == "exited 0 without a step after step 19, where it resumed and the run was completed before"
+    for start, completed, total in ((19, 18, None), (19, -1, None), (19, 19, 100)):
+        verdict = judge(0, Stop(), seen(start=start, total=total), None, "", prints=True, completed=completed)
+        assert (verdict.outcome, verdict.ending) == ("failed", "zero_steps"), "more is wanted of it by now"
+
+
 def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
     stop, progress = Stop(), seen("step 31/40 loss 1", "step 35/40 loss 1", start=20)
     lost = "; steps 31 to 35 are lost (5 steps)"

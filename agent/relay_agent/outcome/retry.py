@@ -55,13 +55,15 @@ class Failure(Struct, frozen=True):
 
 
 class Tries(Struct, frozen=True):
-    """`best`: the furthest step printed, `saved`: the furthest published; -1: none."""
+    """`best`: the furthest step printed, `saved`: the furthest published, `completed`: what the run was completed with
+    last; -1: none."""
 
     digest: str = ""  # of the trainer's command: another one has a budget of its own
     epoch: Epoch = 0
     best: _Step = -1
     saved: _Step = -1
     since: tuple[Failure, ...] = ()
+    completed: _Step = -1
 
 
 class Policy(NamedTuple):
@@ -165,6 +167,11 @@ class Retries:
         """Whether this command has ever printed a step that was understood."""
         return self._tries.best >= 0
 
+    @property
+    def completed(self) -> int:
+        """The step of the checkpoint that this command completed the run with; -1: it never did."""
+        return self._tries.completed
+
     async def load(self) -> None:
         """What was tried so far, by whoever knows the latest of it."""
         found = [self._tries]
@@ -205,6 +212,8 @@ class Retries:
             verdict = _with(verdict, choice)
             if not choice.number:  # the end; whoever queues it again means it
                 tries = changed(tries, since=())
+        if verdict.outcome is Outcome.COMPLETED and verdict.published is not None:
+            tries = changed(tries, completed=verdict.published)
         self._tries, self._next = tries, choice
         if tries != changed(before, epoch=epoch):
             await self._note(tries, tell)

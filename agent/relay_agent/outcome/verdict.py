@@ -53,6 +53,7 @@ def judge(
     lines: Sequence[str] = (),
     oom: bool = False,
     prints: bool = False,
+    completed: int = -1,
     signalled: bool = True,
 ) -> Verdict:
     """`code` as a shell gives it. Completed is only what ran to its last step by itself; where that is saved, it is so
@@ -61,7 +62,9 @@ def judge(
     `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
     `kept`: the next attempt can publish them. `lines`: the last ones it printed. `oom`: the kernel killed something for
     want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen is none made.
-    `signalled`: a code above 128 is of a signal that ended it; else it chose that code itself.
+    `completed`: the step of the checkpoint that it completed the run with before; where it resumes from that and ends
+    well without a step, there was nothing left to do. `signalled`: a code above 128 is of a signal that ended it; else
+    it chose that code itself.
     """
     finished = code == 0 and not unpublished and progress.saved_last(newest)
     if finished and stop.why in _OUTRUN:
@@ -69,7 +72,9 @@ def judge(
         message = f"{words}, before the stop that was asked for ({stop.message})"
         verdict = Verdict(Outcome.COMPLETED, 0, max(progress.step, newest or 0), message, code, "completed")
     else:
-        verdict = _judged(code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints, signalled)
+        verdict = _judged(
+            code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints, completed, signalled
+        )
     printed = progress.step if progress.first is not None else None
     return replace(verdict, printed=printed, published=newest, finished=finished)
 
@@ -85,6 +90,7 @@ def _judged(
     lines: Sequence[str],
     oom: bool,
     prints: bool,
+    completed: int,
     signalled: bool,
 ) -> Verdict:
     step, total = max(progress.step, newest or 0), progress.total
@@ -118,7 +124,9 @@ def _judged(
     ending = "zero_steps" if idle else "completed"
     if idle and total is None:
         message = f"exited 0 without a step after step {step}, where it resumed"
-        if prints:
+        if completed == progress.start:
+            message = f"{message} and the run was completed before"
+        elif prints:
             words = f"{message}: it ran nothing. If there was nothing left to do, TARGET_STEPS says so"
             return Verdict(Outcome.FAILED, int(Exit.FAILED), step, words, code, ending)
     elif progress.first is None and newest is None and total is None:
