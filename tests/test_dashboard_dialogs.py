@@ -62,6 +62,21 @@ async def test_a_force_says_what_enter_did(commander: ScriptedCommander) -> None
         assert posted(commander) == []
 
 
+async def test_what_changed_meanwhile_hides_no_word_about_a_wrong_name(commander: ScriptedCommander) -> None:
+    async with dashboard(commander) as rig:
+        await ask(rig, "f")
+        await rig.press(*"wrong", "enter")
+        await rig.shows(f"That is not {NAME}")
+        await commander.tell(RunChanged(NOW, run(NAME, epoch=4, holder="pod-b")))
+        await rig.shows("changed meanwhile", f"That is not {NAME}")
+        await rig.press(*"other")
+        await rig.shows("changed meanwhile", without="That is not")
+        await rig.press("enter")
+        await rig.shows("changed meanwhile", f"That is not {NAME}")
+        await rig.press(*["backspace"] * 5, *NAME)
+        await rig.shows("changed meanwhile", without="That is not")
+
+
 async def test_a_force_that_wants_no_name_begins_on_cancel(commander: ScriptedCommander) -> None:
     commander.greeting = [snapshot([run(NAME, RunStatus.QUEUED)])]
     async with dashboard(commander) as rig:

@@ -142,7 +142,8 @@ class ForceDialog(RunDialog):
     def decide_again(self) -> None:
         super().decide_again()
         if self.there:
-            self.query_one("#typed", Input).value = ""
+            with self.prevent(Input.Changed):  # nobody typed that: what is said of a wrong name stays
+                self.query_one("#typed", Input).value = ""
             self.query_one("#gone", Checkbox).value = False
             self._focus_typed()
 

@@ -167,8 +167,8 @@ class RunDialog(Dialog):
         self.query_one("#facts", Prose).say(*self.facts(row, left))
         refused = [[Piece(self._sentence(self._refused), "warn")]] if self._refused else None
         self.query_one("#consequence", Prose).say(*(refused or self.consequence(row, left)))
-        foot, below = self._error or self.foot(), self.query_one("#error", Prose)
-        below.say(foot)
+        foot, below = [line for line in (self._error, self.foot()) if line], self.query_one("#error", Prose)
+        below.say(*foot)
         if bool(foot) is not below.display:
             below.display = bool(foot)
             self.call_after_refresh(below.scroll_visible, animate=False)  # a low terminal shows a part of a dialog
@@ -225,7 +225,7 @@ class RunDialog(Dialog):
         raise NotImplementedError
 
     def foot(self) -> list[Piece]:
-        """What there is to say of where one is in it, while nothing is wrong."""
+        """What there is to say of where one is in it; below what went wrong, where something did."""
         return []
 
     def ready(self) -> bool:
