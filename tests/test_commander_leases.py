@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import WSMsgType
+from backup_kit import asked
 from commander_kit import DEADLINE, Agent, FakeClock, Kit, ended, published, running, started, step, until
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from relaytui.commander.http.ws_agent import REPLACED
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.store import runs
 from relaytui.wire.ids import shown
+from relaytui.wire.status import WorkerStatus
 
 
 async def test_a_grant_carries_what_the_agent_needs(kit: Kit) -> None:
@@ -396,6 +398,35 @@ async def test_workers_that_come_and_go_under_new_names_are_forgotten_soon(
             await (await kit.agent(f"w{number}")).close()
         await until(lambda: len(kit.commander.core.board.workers) < 12)
         assert (await holder.renew())["type"] == "renewed"
+
+
+async def test_a_worker_that_has_ended_its_attempt_and_goes_has_left(tmp_path: Path) -> None:
+    def left(kit: Kit) -> dict[str, bool]:
+        rows = kit.commander.core.board.worker_rows()
+        return {row.worker: row.left for row in rows if row.status is WorkerStatus.OFFLINE}
+
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        for name, outcome in (("done", "completed"), ("drained", "drained"), ("retries", "crashed")):
+            agent = await kit.agent(name)
+            await agent.acquire(f"run-{name}")
+            await agent.state(started(), ended(outcome, 9, exit_code=0))
+            assert left(kit).get(name) is None, "it is here still"
+            await agent.close()
+        waits = await kit.agent("waits")
+        await waits.acquire("run-waits")
+        await waits.state(started(), ended("drained", 9))
+        holder = await kit.agent("holder")
+        await holder.acquire("run-held")
+        assert (await waits.acquire("run-held"))["type"] == "denied"
+        await waits.close()
+        await holder.close()
+        await until(lambda: len(left(kit)) == 5)
+        expected = {"done": True, "drained": True, "retries": False, "waits": False, "holder": False}
+        assert left(kit) == expected
+        status, said = await asyncio.to_thread(asked, tmp_path / "state", "status")
+        assert (status, "2 left, 3 offline" in said) == (0, True), said
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        assert left(kit) == expected | {"waits": True}, "that it waited for another run is not in the books"
 
 
 @pytest.mark.parametrize("state", [LeaseState.HELD, LeaseState.REVOKED])

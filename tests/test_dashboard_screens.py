@@ -116,6 +116,13 @@ async def test_the_header_and_the_tab_count_the_same_workers(commander: Scripted
             here = next(row for row in WORKERS if row.incarnation == incarnation)
             await commander.tell(WorkerChanged(NOW, msgspec.structs.replace(here, status=WorkerStatus.OFFLINE)))
         await rig.shows("workers 0/3", "0/3 workers")
+        # One that has done what it came for is missed by nobody.
+        gone = next(row for row in WORKERS if row.incarnation == "i-a")
+        left = msgspec.structs.replace(gone, status=WorkerStatus.OFFLINE, run_id=None, epoch=0, left=True)
+        await commander.tell(WorkerChanged(NOW, left))
+        await rig.shows("workers 0/2", "0/2 workers")
+        await rig.press("2")
+        await rig.shows("· left")
 
 
 def test_a_worker_whose_connection_is_open_is_heard_now() -> None:

@@ -17,7 +17,7 @@ from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
 from relaytui.client.transfers import syncs_in_words
 from relaytui.client.waiting import waits
-from relaytui.client.words import age, details, held_off, sentence
+from relaytui.client.words import age, details, held_off, sentence, standing
 from relaytui.shell.arguments import COUNT, RUN_ID, Whole
 from relaytui.wire.rows import EventRow
 from relaytui.wire.status import RunStatus
@@ -38,7 +38,7 @@ def status(target: Target, as_json: bool) -> None:
             "lease_seconds": who.lease_seconds,
             "no_grants_seconds": None if who.no_grants_until is None else max(0.0, who.no_grants_until - who.now),
             "runs": dict(Counter(run.status.value for run in runs.runs)),
-            "workers": dict(Counter(worker.status.value for worker in workers.workers)),
+            "workers": dict(Counter(standing(worker) for worker in workers.workers)),
             "syncs": syncs_in_words(runs.runs),
         }
 
@@ -109,7 +109,7 @@ def workers(target: Target, as_json: bool) -> None:
     rows = [
         (
             w.worker,
-            w.status.value,
+            standing(w),
             w.run_id or w.waiting_for or "-",
             w.host or "-",
             w.gpu if w.gpus <= 1 else f"{w.gpus}x {w.gpu}",

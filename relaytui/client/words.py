@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from relaytui.wire.rows import AttemptRow, EventRow, RunRow
+from relaytui.wire.rows import AttemptRow, EventRow, RunRow, WorkerRow
 from relaytui.wire.status import Outcome, RunStatus
 from relaytui.wire.text import clean, resume_ignored
 
@@ -177,6 +177,11 @@ def steps_made(attempt: AttemptRow) -> tuple[str, str]:
     """From which step to which; `1, not 30` of one that did not go on from where it was to."""
     began, handed = attempt.began_step, count(attempt.started_step)
     return handed if began is None else f"{count(began)}, not {handed}", count(attempt.last_step)
+
+
+def standing(worker: WorkerRow) -> str:
+    """Its status, in a word; of one that ended its attempt and went by itself, that it did."""
+    return "left" if worker.left else worker.status.value
 
 
 def state(run: RunRow) -> str:

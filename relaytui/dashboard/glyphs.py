@@ -67,9 +67,10 @@ def short_state(run: RunRow) -> Piece:
     return run_status(run.status)
 
 
-def worker_status(status: WorkerStatus) -> Piece:
+def worker_status(status: WorkerStatus, word: str = "") -> Piece:
+    """`word`: what is said for it, where that is another."""
     glyph, ink = _WORKER[status]
-    return Piece(f"{glyph} {status.value}", ink)
+    return Piece(f"{glyph} {word or status.value}", ink)
 
 
 def outcome(value: Outcome | None, ending: str = "") -> Piece:

@@ -129,6 +129,7 @@ class WorkerRow(Struct, frozen=True, omit_defaults=True):
     run_id: str | None = None
     epoch: int = 0
     waiting_for: str | None = None  # run it asked for and was denied
+    left: bool = False  # offline, as its last attempt ended by its own word: nobody misses it
 
 
 class EventRow(Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import EventRow, RunRow, TransferRow, WorkerRow
-from relaytui.wire.status import RunStatus, WorkerStatus
+from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
 
 KEPT_EVENTS = 200
 SLOWEST, FASTEST = 1e-9, 1e9
@@ -22,6 +22,10 @@ _STEP, _TOTAL = ".step", ".total"
 """Beside metrics, which begin with no dot."""
 HTTP_WORKER_AWAY = 300.0
 """Seconds after which a worker that only calls (the original's) counts as offline."""
+
+
+GOES_AFTER = frozenset({Outcome.COMPLETED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.DRAINED, Outcome.CANCELLED})
+"""How the last attempt of an agent ends that goes then by itself, said by its agent alone."""
 
 
 class RunView:
@@ -105,11 +109,12 @@ class RunView:
 
 
 class WorkerView:
-    __slots__ = ("connected", "here", "polls", "seen_at", "waiting_for", "worker")
+    __slots__ = ("connected", "done", "here", "polls", "seen_at", "waiting_for", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.connected = False
+        self.done = False  # its last attempt ended by its own word, and it waits for no other run
         self.here = False  # as last shown
         self.seen_at = worker.seen_at
         self.waiting_for: str | None = None
@@ -152,6 +157,13 @@ class Board:
             if worker is not None:
                 worker.waiting_for = None
         return changed
+
+    def hear_attempt(self, attempt: Attempt) -> None:
+        view, worker = self.runs.get(attempt.run_id), self.workers.get(attempt.incarnation)
+        if view is not None:
+            view.say(attempt)
+        if worker is not None:
+            worker.done = attempt.outcome in GOES_AFTER
 
     def hear_event(self, row: EventRow) -> None:
         self.events.append(row)
@@ -250,6 +262,7 @@ class Board:
             run_id=run_id,
             epoch=run.lease.epoch if run is not None and run.lease is not None else 0,
             waiting_for=view.waiting_for if run_id is None else None,
+            left=view.done and run_id is None and not self.is_here(view),
         )
 
     def is_here(self, view: WorkerView) -> bool:
@@ -295,6 +308,6 @@ class Board:
             if view is not None and last.last_seq:  # one that was only opened told nothing
                 view.hear(last)
         for attempt in attempts:
-            self.runs[attempt.run_id].say(attempt)
+            self.hear_attempt(attempt)
         for row in artifacts:
             self.save_artifact(row)

@@ -155,9 +155,8 @@ class Core:
                         self.workers.tell_watched(incarnation)
                     feed.run(change.lease.run_id)
                 case AttemptSaved():
-                    view = board.runs.get(change.attempt.run_id)
-                    if view is not None:
-                        view.say(change.attempt)
+                    board.hear_attempt(change.attempt)
+                    if change.attempt.run_id in board.runs:
                         feed.run(change.attempt.run_id)
                 case EventSaved():
                     board.hear_event(change.row)

@@ -122,7 +122,7 @@ class Workers:
     def waiting(self, incarnation: str, run_id: str | None) -> None:
         view = self._board.workers.get(incarnation)
         if view is not None and view.waiting_for != run_id:
-            view.waiting_for = run_id
+            view.waiting_for, view.done = run_id, view.done and run_id is None
             self._feed.worker(incarnation)
 
     def deliver(self, order: PendingOrder) -> None:

@@ -11,7 +11,7 @@ from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign
 from relaytui.client.waiting import not_asked
-from relaytui.client.words import alarm, rate_now, sentence, state, time_left, without_a_step
+from relaytui.client.words import alarm, rate_now, sentence, standing, state, time_left, without_a_step
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, short_state, worker_status
 from relaytui.dashboard.ink import Piece
@@ -215,7 +215,7 @@ def worker_item(row: WorkerRow, now: float, silent: float = 0.0) -> Item:
     name = clean(row.worker, 128)
     cells: tuple[Cell, ...] = (
         _text(name, "strong"),
-        (worker_status(row.status),),
+        (worker_status(row.status, standing(row)),),
         run,
         _quiet(str(row.epoch) if row.epoch else "–"),
         (Piece(ago(now - seen_at), "text"),),
@@ -225,7 +225,7 @@ def worker_item(row: WorkerRow, now: float, silent: float = 0.0) -> Item:
     )
     order: dict[str, Order] = {
         "worker": (name, row.incarnation),
-        "status": (row.status.value, name),
+        "status": (standing(row), name),
         "run": (row.run_id or "\uffff", name),
         "epoch": (row.epoch, name),
         "seen": (-seen_at, name),
@@ -233,7 +233,7 @@ def worker_item(row: WorkerRow, now: float, silent: float = 0.0) -> Item:
         "host": (row.host, name),
         "version": (row.version, name),
     }
-    text = f"{name} {row.status.value} {row.run_id or ''} {gpu} {row.host}".casefold()
+    text = f"{name} {standing(row)} {row.run_id or ''} {gpu} {row.host}".casefold()
     return Item(Row(row.incarnation, cells), text, order, row.run_id or row.waiting_for)
 
 

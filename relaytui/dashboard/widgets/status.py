@@ -47,8 +47,8 @@ _GIVE_WAY = (
 
 
 def workers_here(mirror: Mirror) -> str:
-    """How many workers are here, and of how many where some are gone: `3`, `3/4`."""
-    known = mirror.workers.values()
+    """How many workers are here, and of how many where some are missing: `3`, `3/4`. One that has left is neither."""
+    known = [row for row in mirror.workers.values() if not row.left]
     here = sum(row.status is not WorkerStatus.OFFLINE for row in known)
     return f"{here:,}" if here == len(known) else f"{here:,}/{len(known):,}"
 
