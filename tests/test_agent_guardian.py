@@ -60,6 +60,29 @@ def test_a_stop_never_outlasts_the_end_that_is_known_whatever_is_said_of_it_next
         assert keeper.kill_at <= time.monotonic() + 10 - guardian.EARLY
 
 
+async def test_what_a_trainer_that_ended_well_left_may_end_by_itself_and_is_told_of_else(tmp_path: Path) -> None:
+    """It may be what saves: cut, its word is no more than half."""
+    trainer, _ = await start(tmp_path, f"(sleep 0.5; echo saved > {tmp_path}/saved) & exit 0")
+    assert (await trainer.exited, await trainer.gone) == (0, 0)
+    assert (tmp_path / "saved").exists()
+    assert (tmp_path / "log.exit").read_text() == "0\n"
+    trainer, _ = await start(tmp_path, "sleep 60 & exit 0")
+    assert (await trainer.exited, await trainer.gone) == (0, 1)
+    assert (tmp_path / "log.exit").read_text() == "0 leftovers\n"
+    assert not trainer.stopped
+
+
+async def test_who_was_stopped_by_its_guardian_is_known_to_have_been(tmp_path: Path) -> None:
+    trainer = Supervised(tmp_path / "log", lambda data: None, lambda lines, size: None)
+    script = ("bash", "-c", "trap 'exit 0' TERM; while :; do sleep 0.02; done")
+    end = SystemClock().boot() + guardian.EARLY + 1.0
+    await trainer.start(script, {"PATH": os.environ["PATH"]}, f"guard-{os.getpid()}-dead", 60.0, dead_by=(end, 0.5))
+    assert await trainer.exited == 0
+    assert trainer.stopped
+    await trainer.gone
+    assert (tmp_path / "log.exit").read_text() == "0 deadline\n"
+
+
 async def test_an_error_in_what_hears_the_trainer_is_an_error_of_who_waits_for_it(tmp_path: Path) -> None:
     def fails(data: bytes) -> None:
         raise ValueError(data)

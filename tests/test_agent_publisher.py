@@ -384,17 +384,54 @@ async def test_a_mark_of_ours_does_not_teach_the_next_attempt_that_the_trainer_m
 async def test_of_a_trainer_that_was_asked_to_stop_and_exits_with_0_only_what_it_began_after_is_whole(rig: Rig) -> None:
     publisher = rig.publisher()
     stage(rig.run, 1, 1, marker=False)
-    stage(rig.run, 1, 2)
     await publisher.look()
     await publisher.trainer_stops()
     stage(rig.run, 1, 3, marker=False)
     await publisher.trainer_stops()  # asked again
     await publisher.finish(0)
-    assert rig.told.steps == [2, 3]
+    assert rig.told.steps == [3]
     assert (rig.run.bad / "e00000001.step_1").exists()
 
 
-@pytest.mark.parametrize("word", ["0 order", "0 orphan", "0", "", None])
+async def test_an_exit_with_0_before_the_last_step_proves_no_save_of_before_it(rig: Rig) -> None:
+    """Its launcher was told to stop by somebody else, say, and it ended in the middle of a save."""
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1)
+    stage(rig.run, 1, 2, marker=False)
+    await publisher.finish(0, lambda step: step >= 100)
+    assert rig.told.steps == [1]
+    assert (rig.run.bad / "e00000001.step_2").exists()
+
+
+async def test_an_exit_with_0_after_a_save_of_the_last_step_is_its_end(rig: Rig) -> None:
+    """Whatever it printed."""
+    publisher = rig.publisher()
+    stage(rig.run, 1, 50, marker=False)
+    stage(rig.run, 1, 100, marker=False)
+    await publisher.finish(0, lambda step: step >= 100)
+    assert rig.told.steps == [100]
+
+
+@pytest.mark.parametrize("how", [{"stopped": True}, {"leftovers": 1}])
+async def test_an_exit_with_0_of_one_that_was_stopped_somehow_proves_no_save(rig: Rig, how: dict[str, int]) -> None:
+    """By its guardian for want of an agent; or a process of it, which may have been saving."""
+    publisher = rig.publisher()
+    stage(rig.run, 1, 1)
+    stage(rig.run, 1, 2, marker=False)
+    await publisher.finish(0, **how)  # type: ignore[arg-type]
+    assert rig.told.steps == [1]
+    assert (rig.run.bad / "e00000001.step_2").exists()
+
+
+async def test_what_began_after_the_stop_is_not_whole_where_processes_were_left(rig: Rig) -> None:
+    publisher = rig.publisher()
+    await publisher.trainer_stops()
+    stage(rig.run, 1, 1, marker=False)
+    await publisher.finish(0, stopped=True, leftovers=2)
+    assert rig.told.steps == []
+
+
+@pytest.mark.parametrize("word", ["0 order", "0 leftovers", "0 orphan", "0", "", None])
 async def test_a_guardians_word_says_whether_it_was_asked(rig: Rig, word: str | None) -> None:
     """By an agent before this one, or by its guardian while there was none."""
     if word is not None:

@@ -112,6 +112,16 @@ def test_unmarked_is_whole_where_the_trainer_is_known_to_have_ended_well(
     assert [done.step for done in after(run, 2, ended=ended(code)).published] == published
 
 
+def test_one_that_its_trainer_would_have_marked_is_torn_however_it_ended(run: RunFolder) -> None:
+    stage(run, 1, 20, marker=False)
+    assert told(after(run, 2, ended=ended(0), marks=True)) == ["checkpoint.torn"]
+    stage(run, 2, 30)
+    assert told(after(run, 3, mode="sft", trainer="loop")) == ["checkpoint.salvaged"]
+    stage(run, 3, 40, marker=False)
+    done = after(run, 4, ended=ended(0), mode="sft", trainer="loop")
+    assert told(done) == ["checkpoint.torn"], "the one before it says that this trainer marks"
+
+
 def test_how_a_trainer_ended_is_read_from_beside_its_log(run: RunFolder) -> None:
     assert recorded_end(run, 1) == 256
     record = run.logs / "e00000001.exit"

@@ -239,11 +239,26 @@ def test_a_trainer_that_marked_one_has_not_saved_what_it_did_not_mark(watched: W
     assert watched.torn() == ["step_7"]
 
 
-def test_what_a_trainer_that_marks_did_not_mark_is_whole_where_it_exits_with_0(watched: Watched) -> None:
+def test_what_a_trainer_that_marks_did_not_mark_is_torn_however_it_exits(watched: Watched) -> None:
+    """Its interpreter may have cut a thread that saves."""
     watched.watch.marks = True
     stage(watched.run, 1, 5, marker=False)
     assert watched.look() == watched.look(1000) == []
-    assert watched.look(exited=0) == [5]
+    assert watched.look(exited=0) == []
+    (torn,) = watched.watch.torn()
+    assert torn.reason == "the trainer exited without writing COMPLETE into it, as it does into what is whole"
+
+
+def test_what_keeps_still_while_its_trainer_is_stopped_says_nothing(watched: Watched) -> None:
+    stopped = False
+    watched.watch.watching.frozen = lambda: stopped
+    stage(watched.run, 1, 5, marker=False)
+    assert watched.look(SETTLE - 1) == []
+    stopped = True
+    assert watched.look(100) == []
+    stopped = False
+    assert watched.look(0.5) == []
+    assert watched.look(1.0) == [5]
 
 
 def test_the_first_one_of_a_run_waits_longer_for_its_mark(unknown: Watched) -> None:
@@ -305,9 +320,8 @@ def test_an_exit_of_0_says_nothing_of_a_save_that_it_may_have_cut(watched: Watch
     assert watched.look(SETTLE) == [4]
     stage(watched.run, 1, 5, marker=False)
     stage(watched.run, 1, 6, marker=False)
-    stage(watched.run, 1, 7)
-    watched.watch.may_be_cut = {"step_4", "step_5", "step_7"}.__contains__
-    assert watched.look(exited=0) == [4, 6, 7]
+    watched.watch.may_be_cut = {"step_4", "step_5"}.__contains__
+    assert watched.look(exited=0) == [4, 6]
     assert watched.torn() == ["step_5"]
 
 

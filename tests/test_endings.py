@@ -289,7 +289,7 @@ def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
     lost = "; steps 31 to 35 are lost (5 steps)"
     assert judge(0, stop, progress, 30, "").message == f"exited 0 at step 35 of 40{lost}"
     assert judge(0, stop, progress, 30, "", "1 checkpoint could not be published", kept=True).message == (
-        "exited 0 at step 35 of 40"
+        "exited 0 at step 35 of 40, and 1 checkpoint could not be published"
     ), "it may be kept for the next attempt"
     assert judge(1, stop, progress, 30, "").message.endswith(lost)
     stop.again("stalled in training for 3 h", "stalled")

@@ -161,6 +161,7 @@ def test_who_resumes_from_it_says_that_the_loss_was_not_well(
         journal=SimpleNamespace(latest_ckpt=None),
     )
     settings: Any = SimpleNamespace(
+        complete_marker="auto",
         counter_restarts=False, mode="sft", retention=NEWEST_ONLY, target_steps=None, patterns=patterns, base_model="",
         checkpoint_dir="", checkpoints="none", run_id=run.run_id,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay_agent.attempt.assembly import progress_of
+from relay_agent.attempt.assembly import MARKS, progress_of
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure, is_ours
 from relay_agent.attempt.whence import TABLE, Act, Found, Here, There
@@ -205,6 +205,7 @@ class Beginning:
             restarts=self._settings.counter_restarts,
             mode=self._settings.mode,
             trainer=self._trainer,
+            marks=MARKS[self._settings.complete_marker],
             rescue=self._rescue,
             well=self._recorded().well,
             retention=self._settings.retention,

@@ -66,6 +66,7 @@ class Running:
         self._link.on_watched = lambda on: trainer.hear(on or rules.acts_on_loss)
         self._link.on_watched(self._link.watched)
         publisher.catch_up = trainer.catch_up
+        publisher.heed_frozen(trainer.frozen)
         training = Training(self._orders, publisher, trainer, wish)
         self._orders.before_stop = Gently(
             training, self._clock, self._tell, self._settings.stop_grace,
@@ -88,7 +89,10 @@ class Running:
         publisher.close()
         await asyncio.wait({publishing})  # a publish that has begun is not cut off
         if not self._stop.lost:
-            await publisher.finish(code)
+            complete = follower.progress.complete
+            await publisher.finish(
+                code, lambda step: complete(max(reached, step)), stopped=trainer.stopped, leftovers=leftovers
+            )
         return code
 
     def _stop_trainer(self, trainer: Supervised, publisher: Publisher, at_once: bool) -> None:

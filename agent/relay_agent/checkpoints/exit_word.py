@@ -1,6 +1,6 @@
 """`logs/e<epoch>.exit` on the volume: a guardian's word on how a trainer ended, for whoever comes after its agent.
 
-Its exit code; and, where it was asked to stop, why.
+Its exit code; and, where something of it was stopped, why: order, deadline, orphan; leftovers of it alone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from relay_agent.volume.volume import RunFolder
 
 
 def recorded_end(run: RunFolder, epoch: int) -> int:
-    """The exit code of that attempt's trainer. UNKNOWN_END where there is none, and for a 0 of one that was asked to
-    stop: which of its saves had begun by then nobody knows."""
+    """The exit code of that attempt's trainer. UNKNOWN_END where there is none, and for a 0 of one that was
+    stopped: which of its saves had begun by then nobody knows."""
     code, why = _word(run, epoch)
     return code if 0 <= code < UNKNOWN_END and (code or not why) else UNKNOWN_END
 
 
 def was_stopped(run: RunFolder, epoch: int) -> bool:
-    """Whether it is known to have been asked."""
+    """Whether something of it is known to have been."""
     return bool(_word(run, epoch)[1])
 
 

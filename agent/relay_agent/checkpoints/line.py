@@ -43,6 +43,16 @@ class Line:
         return min(MAX_SEQ, 1 + max((sealed.manifest.seq for sealed in self.line + self.orphans), default=0))
 
 
+def marks_so_far(run: RunFolder, mode: str, trainer: str) -> bool | None:
+    """Whether that trainer marks what is whole, by what was published of it; None: that tells nothing."""
+    try:
+        found = [sealed.manifest for sealed in published(run)[0]]
+    except OSError:
+        return None
+    known = {one.marks for one in found if (one.mode, one.trainer) == (mode, trainer)} - {None}
+    return True in known if known else None
+
+
 def published(run: RunFolder) -> tuple[list[Sealed], list[tuple[str, Torn]]]:
     """All published checkpoints whose manifest reads, in no order, and the names of the others with the reason."""
     found: list[Sealed] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
 from relay_agent.checkpoints.disk import FULL, names
 from relay_agent.checkpoints.exit_word import was_stopped
-from relay_agent.checkpoints.line import published
+from relay_agent.checkpoints.line import marks_so_far, published
 from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
 from relay_agent.checkpoints.output_watch import Ready
@@ -21,7 +21,7 @@ from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.remarks import Remarks
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import UNKNOWN_END, Staged, StagingWatch, leave_mark, saved_at
+from relay_agent.checkpoints.staging import Staged, StagingWatch, leave_mark, saved_at
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.process import say
@@ -55,6 +55,10 @@ def _listed(root: Path) -> list[str]:
         return names(root)
     except FileNotFoundError:
         return []
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix("step_"))
 
 
 class Publisher:
@@ -137,6 +141,12 @@ class Publisher:
             except TimeoutError:
                 continue
 
+    def heed_frozen(self, frozen: Callable[[], bool]) -> None:
+        """What keeps still while its trainer is stopped says nothing by that. `frozen`: whether it is; blocking."""
+        self._watch.watching.frozen = frozen
+        if self._taking:
+            self._taking.heed_frozen(frozen)
+
     async def trainer_stops(self) -> None:
         """Right before it is asked to: which saves have begun by then. A volume that does not answer is not waited for;
         then any of them may be cut."""
@@ -151,13 +161,26 @@ class Publisher:
         """No look is begun any more; the one that is going on ends first."""
         self._done.set()
 
-    async def finish(self, exit_code: int) -> None:
-        """The last look, when the trainer's tree is gone."""
+    async def finish(
+        self,
+        exit_code: int,
+        over: Callable[[int], bool] = lambda step: True,
+        *,
+        stopped: bool = False,
+        leftovers: int = 0,
+    ) -> None:
+        """The last look, when the trainer's tree is gone. An exit with 0 proves no save that may have been cut: of one
+        that was `stopped`, that left processes (`leftovers`) which were, or that ended before its last step. `over`:
+        whether a run that has saved that step can be at its end."""
         self._wait_until = 0.0
-        if self._begun is None and await asyncio.to_thread(was_stopped, self._folder, self._epoch):
-            self._begun = _ANY  # by its guardian, or on the word of an agent before this one
-        if self._begun is not None:
-            self._watch.may_be_cut = self._begun.__contains__
+        if self._begun is None and not stopped:  # the word of its guardian, or of an agent before this one
+            stopped = await asyncio.to_thread(was_stopped, self._folder, self._epoch)
+        if leftovers or (self._begun is None and stopped):
+            self._begun = _ANY
+        begun = self._begun
+        self._watch.may_be_cut = lambda name: name in (begun or ()) or not over(_step(name))
+        if self._taking:
+            self._taking.doubt_exit(lambda step: begun is not None or not over(step))
         await self.look(exit_code)
         if (
             self._again
@@ -168,7 +191,7 @@ class Publisher:
             self._missed.add_new(await asyncio.to_thread(self._mounted.saved_elsewhere))
             return
         for torn in self._watch.torn():
-            await self._torn(Staged(int(torn.path.name.removeprefix("step_")), torn.path, torn.saved_at), torn.reason)
+            await self._torn(Staged(_step(torn.path.name), torn.path, torn.saved_at), torn.reason)
 
     async def _wait_for_room(self, exit_code: int) -> None:
         """Nothing comes after these: try for a while before the attempt ends without them."""
@@ -266,32 +289,18 @@ class Publisher:
             return lost, None, None
         if self._look_back:
             self._look_back = False
-            self._watch.marks = self._marks_so_far()
-        found = self._taking.scan(self._end_of_taking(exit_code)) if self._taking else None
+            self._watch.marks = marks_so_far(self._folder, self._mode, self._trainer)
+        found = self._taking.scan(exit_code) if self._taking else None
         return "", found, None if found else self._watch.scan(self._clock.boot(), exit_code)
-
-    def _end_of_taking(self, exit_code: int | None) -> int | None:
-        return UNKNOWN_END if exit_code == 0 and self._begun is not None else exit_code
 
     async def _take(self, taking: Taking, found: list[Ready] | None, exit_code: int | None) -> None:
         """What the trainer saved in its own folder, into the staging folder."""
         try:
-            await taking.take(found, self._end_of_taking(exit_code))
+            await taking.take(found, exit_code)
         except Cancelled:
             self._done.set()
         if taking.no_room:
             await self._prune()
-
-    # -- does the trainer mark what is whole? --------------------------------------------------------------------
-
-    def _marks_so_far(self) -> bool | None:
-        """By what was published of this very trainer."""
-        try:
-            found = [sealed.manifest for sealed in published(self._folder)[0]]
-        except OSError:
-            return None
-        known = {one.marks for one in found if (one.mode, one.trainer) == (self._mode, self._trainer)} - {None}
-        return True in known if known else None
 
     # -- is the volume there? ------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from relay_agent.checkpoints import take
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
 from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names
 from relay_agent.checkpoints.exit_word import recorded_end
-from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.line import marks_so_far, survey
 from relay_agent.checkpoints.manifest import MANIFEST
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
@@ -73,6 +73,7 @@ class Salvage:
         restarts: bool = False,
         mode: str = "",
         trainer: str = "",
+        marks: bool | None = None,
         ended: Callable[[RunFolder, int], int] = recorded_end,
         rescue: Callable[[int], list[Told]] = lambda dead: [],
         well: Callable[[int, int], bool | None] = lambda epoch, step: None,
@@ -91,6 +92,7 @@ class Salvage:
         self._restarts = restarts
         self._mode = mode
         self._trainer = trainer
+        self._marks = marks
         self._ended = ended
         self._check = check
         self._disk = disk
@@ -144,10 +146,13 @@ class Salvage:
         return self
 
     def _look(self) -> Iterator[_Left]:
+        marks = self._marks
+        if marks is None:
+            marks = marks_so_far(self._run, self._mode, self._trainer)
         for dead in staged_epochs(self._run):
             if dead >= self._epoch:
                 return
-            watch = StagingWatch(self._run.staging(dead), math.inf, SystemClock())
+            watch = StagingWatch(self._run.staging(dead), math.inf, SystemClock(), marks)
             try:
                 whole = watch.scan(0.0, self._ended(self._run, dead))
             except OSError as error:

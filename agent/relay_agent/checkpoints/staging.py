@@ -1,16 +1,16 @@
 """What the trainer saved into its staging folder, and whether it is whole.
 
 A trainer saves into `step_<N>/`. An empty file `COMPLETE` written last makes it whole at once. Without it, it is whole
-when the trainer has exited with 0, or when nothing in it changed for a while, and how long that is depends on what is
-known of the trainer:
+when the trainer has come to its end and exited with 0, or when nothing in it changed for a while, and how long that is
+depends on what is known of the trainer:
 
-- it marks its checkpoints: for ever. One without a mark is one that it has not saved to the end,
+- it marks its checkpoints: for ever, however it exits. One without a mark is one that it has not saved to the end,
 - it does not: `settle` seconds, during which somebody looked on,
 - nobody knows yet: FIRST times as long. Two saves without a mark, of which the second began once the first had kept
   still, ended without one.
 
-An exit with 0 says nothing of a save that had begun before the trainer was asked to stop: whoever handles SIGTERM by
-`sys.exit(0)` leaves it half.
+An exit with 0 says nothing of a save that had begun before the trainer was asked to stop (whoever handles SIGTERM by
+`sys.exit(0)` leaves it half), nor of any where processes of it had to be stopped or it had not come to its last step.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StagingWatch:
         self._root = root
         self._settle = settle
         self._clock = clock
-        self._watching = Watching()
+        self.watching = Watching()
         self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when, by that
         self._first: dict[str, float] = {}  # when each was there for the first time, by the same
         self._not_before: dict[str, float] = {}  # of those that took long to look at
@@ -118,7 +118,8 @@ class StagingWatch:
         it decides: nothing settles any more after that, and what is whole stays so.
         """
         over = trainer_exited is not None or self._exited is not None
-        watched = self._watching.look(self._clock.boot() if now is None else now, over=over)
+        waits = not self.marks and bool(self._since.keys() - self._whole)
+        watched = self.watching.look(self._clock.boot() if now is None else now, over=over, waits=waits)
         looks, seen = self._look(over)
         for name, look in looks.items():
             self._first.setdefault(name, watched)
@@ -150,7 +151,7 @@ class StagingWatch:
     def doubt(self, name: str) -> None:
         """It was seen to change where no look shows it: it has to keep still once more."""
         if name in self._since and self._exited is None:
-            self._since[name] = (self._since[name][0], self._watching.seconds)
+            self._since[name] = (self._since[name][0], self.watching.seconds)
             self._whole.discard(name)
 
     def _learn(self, looks: dict[str, _Look], seen: set[str], watched: float) -> None:
@@ -169,7 +170,7 @@ class StagingWatch:
     @property
     def unmarked(self) -> list[str]:
         """What would be whole if its trainer did not mark others."""
-        watched = self._watching.seconds
+        watched = self.watching.seconds
         return [
             name
             for name, (look, since) in sorted(self._since.items())
@@ -192,16 +193,22 @@ class StagingWatch:
     def _why_torn(self) -> str:
         if self._exited == UNKNOWN_END:
             return "its agent died before anybody saw that it was whole"
+        if self._exited == 0 and self.marks:
+            return f"the trainer exited without writing {MARKER} into it, as it does into what is whole"
+        if self._exited == 0:
+            return f"the trainer exited with 0, but had been stopped or was not at its end, and wrote no {MARKER}"
         how = f"exited with {self._exited}" if (self._exited or 0) >= 0 else f"died by signal {-(self._exited or 0)}"
         return f"the trainer {how} before it was whole"
 
     def _is_whole(self, name: str, look: _Look, unchanged: float, trainer_exited: int | None) -> bool:
         if look.problem or look.empty:
             return False
-        if look.marked or (trainer_exited == 0 and not self.may_be_cut(name)):
+        if look.marked:
             return True
         if self.marks:
             return False
+        if trainer_exited == 0 and not self.may_be_cut(name):
+            return True
         return unchanged >= self._settle * (FIRST if self.marks is None else 1)
 
     def _look(self, at_once: bool) -> tuple[dict[str, _Look], set[str]]:
@@ -224,7 +231,7 @@ class StagingWatch:
 
     def unfit(self) -> list[TornStaged]:
         """What is no checkpoint as it lies there, and has kept still so. Its trainer may be writing to it yet."""
-        watched = self._watching.seconds
+        watched = self.watching.seconds
         return [
             TornStaged(name, self._root / name, look.problem, look.saved_at)
             for name, (look, since) in sorted(self._since.items())

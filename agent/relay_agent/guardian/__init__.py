@@ -4,6 +4,7 @@ from relay_agent.guardian.files import OURS, is_plain, move_aside, open_own, ope
 from relay_agent.guardian.processes import carries, give_way, handles, prctl, processes, signal_all, tree
 from relay_agent.guardian.protocol import (
     ALONE,
+    ASKED,
     CHUNK,
     DEADLINE,
     EARLY,
@@ -31,6 +32,7 @@ from relay_agent.guardian.protocol import (
 
 __all__ = [
     "ALONE",
+    "ASKED",
     "CHUNK",
     "DEADLINE",
     "EARLY",

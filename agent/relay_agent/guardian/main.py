@@ -36,6 +36,7 @@ from relay_agent.guardian.processes import (
 )
 from relay_agent.guardian.protocol import (
     ALONE,
+    ASKED,
     DEADLINE,
     EARLY,
     EXITED,
@@ -66,7 +67,7 @@ FOR_EVER = 1e12
 """Seconds: no deadline lies beyond."""
 TRIES = 100
 """How often what the trainer left is looked for where the system does not let us look."""
-LEFTOVER_GRACE = 3.0  # seconds between SIGTERM and SIGKILL for what a trainer leaves behind, or an agent leaves alone
+LEFTOVER_GRACE = 3.0  # seconds for what a trainer leaves behind: to end by itself, and between SIGTERM and SIGKILL
 
 
 class Guardian:
@@ -114,6 +115,8 @@ class Guardian:
     def _tell_end(self) -> None:
         if self.why == "oom":
             self.line.tell(OOM, b"")
+        elif self.why != "itself":
+            self.line.tell(ASKED, self.why.encode())
         if self.trainer.signalled:
             self.line.tell(SIGNALLED, b"")
         self.line.tell(EXITED, str(self.trainer.code).encode())
@@ -299,9 +302,11 @@ class Guardian:
     def _sweep(self, wake: int) -> int:
         """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.
 
-        Whom a look misses a child that is not collected tells of, or a group that is not empty."""
+        What it left when it had ended well by itself, a saving child or a flushing one, may end by itself first. Whom a
+        look misses a child that is not collected tells of, or a group that is not empty."""
         asked: set[int] = set()
-        kill_at = time.monotonic() + min(self.grace, LEFTOVER_GRACE)
+        ends_by = time.monotonic() + (LEFTOVER_GRACE if self.trainer.code == 0 and self.why == "itself" else 0.0)
+        kill_at = ends_by + min(self.grace, LEFTOVER_GRACE)
         empty = blind = 0
         while empty < 2 and blind < TRIES:
             hidden = self.reap() or self.trainer.populated
@@ -313,6 +318,9 @@ class Guardian:
                 empty += 1
                 continue
             empty = 0
+            if time.monotonic() < ends_by and self.kill_at is None:
+                self._wait(wake, 0.1)
+                continue
             killing = time.monotonic() >= kill_at or (self.kill_at is not None and time.monotonic() >= self.kill_at)
             signal_all(left if killing else left - asked, signal.SIGKILL if killing else signal.SIGTERM)
             if killing:
@@ -332,8 +340,9 @@ class Guardian:
             elif not self._guarded(self.drain):
                 break
         if self.trainer.code is not None:
-            asked = "" if self.why in ("itself", "oom") else f" {self.why}"
-            self.log.close(10.0, f"{self.trainer.code}{asked}")
+            cut = " leftovers" if leftovers else ""
+            cut = cut if self.why in ("itself", "oom") else f" {self.why}"
+            self.log.close(10.0, f"{self.trainer.code}{cut}")
             self.line.leave_word(f"{self.trainer.code} {self.line.printed} {leftovers} {self.why}\n")
         if not self.line.alone:
             os.set_blocking(self.line.fd, True)

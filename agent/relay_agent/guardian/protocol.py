@@ -16,6 +16,7 @@ LOG_LOST = b"L"  # the log could not be written; payload: why
 EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
 OOM = b"M"  # before EXITED: the kernel killed something of it, or of its pod, for want of memory meanwhile
 SIGNALLED = b"N"  # before EXITED: a signal ended it; else it exited by itself, whatever its code
+ASKED = b"B"  # before EXITED: it had been asked to stop; payload: why
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
 TAKEN = b"T"  # after the OUTPUT that a TAKE asked for; payload: the number of that
 

@@ -118,6 +118,8 @@ def _judged(
         message, name = f"exited 0 at step {step} of {total}", "finished_early"
         if idle:
             message, name = f"{message}, where it resumed: it ran nothing", "zero_steps"
+        if unpublished:
+            message += f", and {unpublished}"
         message += _lost(code, progress, newest, unpublished)
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, name)
     message = f"reached step {step}" + (f" of {total}" if total else "")

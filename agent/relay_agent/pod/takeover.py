@@ -178,7 +178,9 @@ def _look(folder: Path, note: Note) -> Found:
         let_save(pid, note.grace, lambda: _ending(folder) is not None)
     ending = _ending(folder)
     if ending is not None:
-        itself = ending.why in ("itself", "oom") and not (asked and ending.code)
+        if asked and ending.why == "itself":  # for all that its guardian knows
+            ending = ending._replace(why="order")
+        itself = ending.why in ("itself", "oom")
         return Found(folder, note, Trainer.EXITED if itself else Trainer.STOPPED, ending=ending)
     leftovers = stop_leftovers(note.guard)
     return Found(folder, note, Trainer.CRASHED, ending=Ending(KILLED, -1, leftovers, "killed"))

@@ -68,9 +68,9 @@ def thaw(pid: int) -> None:
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether a signal stopped it."""
+    """Whether a signal stopped it, or whoever traces it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except (OSError, IndexError):
         return False
 

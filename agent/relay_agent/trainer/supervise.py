@@ -91,6 +91,8 @@ class Supervised:
         """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
         self.signalled = False
         """Once it exited: a signal ended it, as far as anybody knows; else it chose that code, or a shell did."""
+        self.stopped = False
+        """It was asked to stop: by us, by its guardian, or by whoever came before us."""
         self.unheard = ""
         """Its guardian ended otherwise than by its own word: in words, for people."""
         self.on_unheard: Callable[[], None] = lambda: None
@@ -134,6 +136,7 @@ class Supervised:
         """Nobody was there when it ended: read what it had printed."""
         self.guard = guard
         self.oom = ending.why == "oom"
+        self.stopped = ending.why not in ("itself", "oom")
         self.signalled = ending.why in ("oom", "killed") and ending.code > 128
         self._task = self._watched(self._read_on(ending))
 
@@ -210,11 +213,13 @@ class Supervised:
     def stop(self, within: float = math.inf) -> None:
         """SIGTERM to the trainer now; SIGKILL to its tree when the grace is over, or `within` seconds if that is less:
         its guardian is told so by `dead_by`."""
+        self.stopped = True
         patient = self._grace <= within
         left = self._grace + self._patience if patient else max(0.0, within) + self._hurried
         self._order(guardian.STOP, left)
 
     def kill(self) -> None:
+        self.stopped = True
         self._order(guardian.KILL, self._hurried)
 
     def signal(self, number: int) -> int:
@@ -237,6 +242,12 @@ class Supervised:
     def pids(self) -> set[int]:
         """All that is alive of the trainer, as far as the system tells; OSError where it does not. Blocking."""
         return guardian.tree(self.guard, self._guardian) - {self._guardian}
+
+    def frozen(self) -> bool:
+        """Whether a process of the trainer is stopped, as far as the system tells. Blocking."""
+        with suppress(OSError):
+            return any(is_frozen(pid) for pid in self.pids())
+        return False
 
     def dead_by(self, at: float, notice: float | None = None) -> None:
         """The guardian sees to it that the trainer is dead by `at` on the boot clock, without us if need be. 0: never
@@ -323,6 +334,8 @@ class Supervised:
                     self.exited.set_result(int(payload))
                     self._forget_deadline()
                     self._not_later_than(self._last_word)
+                elif kind == guardian.ASKED:
+                    self.stopped = True
                 elif kind == guardian.OOM:
                     self.oom = True
                 elif kind == guardian.SIGNALLED:
