@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import secrets
@@ -14,8 +15,10 @@ from msgspec.structs import replace
 
 from relay_agent import guardian
 from relay_agent.checkpoints.disk import Disk
+from relay_agent.pod import takeover
 from relay_agent.pod.pod import DONE, Note, Pod, read_note
-from relay_agent.pod.takeover import backlog, look
+from relay_agent.pod.takeover import Trainer, backlog, look
+from relay_agent.trainer.supervise import Supervised
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.messages import RunConfig
 
@@ -159,3 +162,24 @@ def test_an_attempt_of_another_run_that_has_just_begun_is_left_alone(tmp_path: P
     assert backlog(here, "run-1", None) == []
     assert begun.exists()
     assert not old.exists(), "ours is nobody's: set aside"
+
+
+async def test_a_trainer_that_was_stopped_without_its_guardian_did_not_end_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guardian listens to somebody else still, and notes only that it ended."""
+    monkeypatch.setattr(takeover, "GREETING", 0.2)
+    here = pod(tmp_path / "pod")
+    folder = here.make_folder("run-1", 1)
+    told = replace(note(here, folder), guard=f"guard-{os.getpid()}-held", grace=5.0)
+    here.write(folder, told)
+    script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done"
+    up = asyncio.Event()
+    trainer = Supervised(tmp_path / "log", lambda data: up.set(), lambda lines, size: None)
+    await trainer.start(("bash", "-c", script), {"PATH": os.environ["PATH"]}, told.guard, 5.0, 60.0, folder)
+    await up.wait()
+    found = await asyncio.to_thread(look, here, "run-1")
+    await trainer.gone
+    assert found is not None
+    assert found.ending is not None
+    assert (found.trainer, found.ending.code, found.ending.why) == (Trainer.STOPPED, 0, "order")
