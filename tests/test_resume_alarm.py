@@ -71,6 +71,23 @@ async def test_how_it_ended_says_it_too(tmp_path: Path) -> None:
         assert await seen(kit) == (None, 0)
 
 
+async def test_so_does_one_that_was_superseded(tmp_path: Path) -> None:
+    """Whether its agent says how it ended or nobody waits for that."""
+    async with running(tmp_path / "state", FakeClock()) as kit:
+        agent = await kit.agent()
+        await agent.acquire("naive")
+        await agent.state(RESUMED, IGNORED)
+        await kit.force("naive", 1)
+        await agent.state(ended("superseded", step=21, message="another attempt took over"))
+        assert (await attempt(kit))["message"] == f"another attempt took over; {ALARM}"
+        other = await kit.agent("b")
+        await other.acquire("naive")
+        await other.state(RESUMED, IGNORED)
+        await kit.force("naive", (await kit.run("naive"))["epoch"], pod_gone=True)
+        messages = [row["message"] for row in await kit.attempts("naive")]
+        assert [ALARM in message for message in messages if message] == [True, True], messages
+
+
 @pytest.mark.parametrize(
     ("step", "known"),
     [("", (0, 30)), ("-1", (0, 30)), ("²", (0, 30)), ("9" * 300, (0, 30)), ("30", (None, 0)), ("31", (None, 0))],

@@ -20,11 +20,13 @@ from tests.bench.rounds import Figures, Setting, interleave
 from tests.bench.rows import Goal, Row, Yardstick, measured
 from tests.bench.subscriber import subscribed
 
-ROWS = ("line.cost", "line.slept", "line.followed", "line.cpu")
+ROWS = ("line.cost", "line.lone", "line.slept", "line.followed", "line.cpu")
 WORK = "work"
 """How a trainer spends its time between two lines. One that sleeps pays for waking up in the next thing that it does,
 whatever that is."""
 LINES, RATE = 1_000, 200
+BURST = 50_000
+"""Lines in a row, several times what a pipe holds: whoever takes them has to keep up."""
 SLOW = 10
 """Lines a second of the trainer whose agent's processor time is measured."""
 SETTLED, SECONDS = 4.0, 15.0
@@ -39,15 +41,25 @@ def run(setting: Setting) -> list[Row]:
     rows: list[Row] = []
     with commander(setting.folder) as serving:
         if setting.wants("line.cost"):
+            burst = interleave(
+                {
+                    "cat": lambda: piped(setting.folder, BURST, 0.0),
+                    "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}", BURST, 0.0),
+                },
+                setting,
+            )
+            cat = Yardstick("into a pipe to cat", burst.of("cat", "mean_us"))
+            rows.append(measured("line.cost", "us", burst.of("relay", "mean_us"), cat, Goal(at_most=10)))
+        if setting.wants("line.lone"):
             worked = interleave(
                 {
                     "nothing": lambda: thrown_away(setting.folder, WORK),
-                    "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}", WORK),
+                    "relay": lambda: printed(setting.folder, serving, f"cost-{next(numbers)}", LINES, RATE, WORK),
                 },
                 setting,
             )
             nothing = Yardstick("into /dev/null", worked.of("nothing", "us"))
-            rows.append(measured("line.cost", "us", worked.of("relay", "us"), nothing, Goal(at_most=10)))
+            rows.append(measured("line.lone", "us", worked.of("relay", "us"), nothing))
         if setting.wants("line.slept", "line.followed"):
             slept = interleave(
                 {
@@ -74,19 +86,21 @@ def thrown_away(folder: Path, *how: str) -> Figures:
     subprocess.run(
         printer(LINES, RATE, result, *how), stdout=subprocess.DEVNULL, env=environment(), check=True, timeout=PATIENCE
     )
-    return {"us": cost(result)}
+    return cost(result)
 
 
-def piped(folder: Path) -> Figures:
-    through(folder, ["cat"], quiet=True, count=LINES, rate=RATE)
-    return {"us": cost(folder / "printed.json")}
+def piped(folder: Path, count: int = LINES, rate: float = RATE) -> Figures:
+    through(folder, ["cat"], quiet=True, count=count, rate=rate)
+    return cost(folder / "printed.json")
 
 
-def printed(folder: Path, serving: Commander, run_id: str, *how: str) -> Figures:
+def printed(
+    folder: Path, serving: Commander, run_id: str, count: int = LINES, rate: float = RATE, *how: str
+) -> Figures:
     result = folder / f"{run_id}.json"
-    with agent(serving, folder, run_id, printer(LINES, RATE, result, *how), RETRIES="0") as process:
+    with agent(serving, folder, run_id, printer(count, rate, result, *how), RETRIES="0") as process:
         process.wait(PATIENCE)
-    return {"us": cost(result)}
+    return cost(result)
 
 
 async def followed(folder: Path, serving: Commander, run_id: str) -> Figures:
@@ -95,8 +109,9 @@ async def followed(folder: Path, serving: Commander, run_id: str) -> Figures:
         return await asyncio.to_thread(printed, folder, serving, run_id)
 
 
-def cost(result: Path) -> float:
-    return float(json.loads(result.read_text())["us"])
+def cost(result: Path) -> Figures:
+    told = json.loads(result.read_text())
+    return {name: float(told[name]) for name in ("us", "mean_us")}
 
 
 def busy(folder: Path, serving: Commander, run_id: str) -> Figures:

@@ -29,7 +29,7 @@ def end_attempt(
     step: int = 0,
     ending: str = "",
 ) -> Attempt:
-    """Closes the attempt's record and the orders open for it."""
+    """Closes the attempt's record, with the alarm that there was, and the orders open for it."""
     attempts.close_orders(tx, attempt.run_id, attempt.epoch, at)
     return attempts.save(
         tx,
@@ -37,7 +37,7 @@ def end_attempt(
             attempt,
             ended_at=at,
             outcome=outcome,
-            message=message,
+            message=resumes.with_alarm(attempt, message),
             exit_code=exit_code,
             last_step=max(attempt.last_step, step),
             said_step=step or attempt.said_step,
