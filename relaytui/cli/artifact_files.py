@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +26,7 @@ from relaytui.client.api import CommanderClient
 from relaytui.client.words import size
 from relaytui.shell.arguments import COUNT, PATH, RUN_ID, RunId
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Began, BeginUpload
-from relaytui.wire.errors import RelayError
+from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.ids import is_id
 from relaytui.wire.text import counted
 
@@ -90,12 +92,15 @@ def _bring(target: Target, row: ArtifactRow, part: Path) -> None:
         with file, Progress(f"fetching {row.name}", row.size, at) as progress:
             done = file.seek(0, os.SEEK_END)
             async for data in client.download(row, done):
-                file.write(data)
+                with _kept(part):
+                    rest = memoryview(data)
+                    while rest:
+                        rest = rest[file.write(rest) :]
                 digest.update(data)
                 done += len(data)
                 progress.at(done)
-            file.flush()
-            os.fsync(file.fileno())
+            with _kept(part):
+                os.fsync(file.fileno())
 
     digest = hashlib.sha256()
     with _opened(part) as file:
@@ -116,8 +121,21 @@ def _bring(target: Target, row: ArtifactRow, part: Path) -> None:
         raise RelayError("wrong_hash", f"what came of artifact {row.id} is not what was stored", hint)
 
 
-def _opened(part: Path) -> BinaryIO:
-    """To read, and to write at its end. It is ours: a link in its place is not followed."""
+@contextlib.contextmanager
+def _kept(part: Path) -> Iterator[None]:
+    """What its disk refuses is said of it; it stays, to go on from."""
+    try:
+        yield
+    except OSError as error:
+        where = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see its disk"
+        hint = f"{where} and fetch it again: it goes on from there; or remove that file"
+        raise RelayError(
+            "not_written", f"{part} cannot be written: {error.strerror}", hint, exit_code=Exit.STATE
+        ) from None
+
+
+def _opened(part: Path) -> io.FileIO:
+    """To read, and to write at its end, without a buffer that a full disk would refuse as it is closed. It is ours: a link in its place is not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(part, flags, 0o644)
@@ -128,7 +146,7 @@ def _opened(part: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise usage(f"{part} is no plain file", "move it away")
-    return os.fdopen(handle, "r+b")
+    return os.fdopen(handle, "r+b", buffering=0)
 
 
 def _new(path: Path, option: str) -> None:

@@ -6,15 +6,15 @@ They hold who may train what, runs, checkpoints and the history; not telemetry, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import time
 from pathlib import Path
-from urllib.parse import quote
 
-from relaytui.commander.store.database import RELAY, version_of
+from relaytui.commander.store.database import RELAY, read_only, version_of
 from relaytui.commander.store.durable import stamp, sync_file, sync_folder
-from relaytui.commander.store.errors import damaged, of_sqlite, unusable
+from relaytui.commander.store.errors import NO_ROOM, damaged, of_sqlite, unusable
 from relaytui.commander.store.kept import FOLDER, backups, made_at
 from relaytui.commander.store.verify import check_pages, check_rows, check_tables
 from relaytui.wire.errors import RelayError
@@ -65,27 +65,39 @@ def copy_whole(source: Path, target: Path) -> None:
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        _copy(source, part)
+        _copy(source, part, target)
         sync_file(part)
         part.rename(target)
         sync_folder(target.parent)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_room(target) from None
         raise unusable(target, f"cannot be written: {error.strerror}", "see its folder and its disk") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
 
 
-def _copy(source: Path, part: Path) -> None:
+def _no_room(target: Path) -> RelayError:
+    hint = "make room there, or name a file on another disk (--to)"
+    return unusable(target, NO_ROOM, hint)
+
+
+def _copy(source: Path, part: Path, target: Path) -> None:
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True)) as original:
+        with contextlib.closing(sqlite3.connect(read_only(source), uri=True)) as original:
             if version_of(original, source, RELAY) == 0:
                 raise damaged(source, "it is empty")
             with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy:
                 original.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
                 verify(copy, part, source)
-    except sqlite3.Error as error:
+    except sqlite3.Error as error:  # the source is only read: what cannot be written is the copy
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if code == sqlite3.SQLITE_FULL:
+            raise _no_room(target) from None
+        if code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC):
+            raise unusable(target, f"cannot be written: {error}", "see its folder and its disk") from None
         raise of_sqlite(source, error) from None
     except (UnicodeDecodeError, MemoryError) as error:
         raise damaged(source, f"what it holds cannot be read ({error})") from None

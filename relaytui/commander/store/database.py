@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
 from relaytui.commander.store.errors import damaged, of_sqlite, unusable
 from relaytui.commander.store.verify import check_pages, check_rows, check_tables
@@ -58,6 +60,11 @@ def may_be_ours(path: Path) -> bool:
     if not header:
         return False
     return not header.startswith(MAGIC) or header[68:72] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def read_only(path: Path) -> str:
+    """The URI that opens it so; a path may hold any bytes."""
+    return f"file:{quote(os.fsencode(path))}?mode=ro"
 
 
 def open_database(path: Path, schema: Schema) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.text import clean
 
 DAMAGED = "state_damaged"
+NO_ROOM = "cannot be written: there is no room on its disk"
 DATABASES = ("relay.db", "telemetry.db")
 _DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG}
 
@@ -39,4 +40,6 @@ def of_sqlite(path: Path, error: sqlite3.Error) -> RelayError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _DAMAGE:
         return damaged(path, f"it is not a usable database ({error})")
+    if code == sqlite3.SQLITE_FULL:
+        return unusable(path, NO_ROOM, "make room there")
     return unusable(path, f"is not a usable database: {error}", "see its permissions and its disk")

@@ -6,7 +6,6 @@ import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import aiosqlite
 
@@ -14,6 +13,7 @@ from relaytui.commander.model.records import Attempt
 from relaytui.commander.store import artifacts, checkpoints, history, room, telemetry
 from relaytui.commander.store.attempts import BY_RUN, ORDER
 from relaytui.commander.store.columns import record, select
+from relaytui.commander.store.database import read_only
 from relaytui.commander.store.room import PastFrame, Weight
 from relaytui.wire.artifacts import ArtifactRow
 from relaytui.wire.errors import Exit, RelayError
@@ -136,7 +136,7 @@ class Reader:
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:
-    db = await aiosqlite.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    db = await aiosqlite.connect(read_only(path), uri=True, isolation_level=None)
     await db.execute("PRAGMA busy_timeout=5000")
     await db.execute("PRAGMA cache_size=-1024")
     return db

@@ -12,13 +12,12 @@ import secrets
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from relaytui.commander.store import history
 from relaytui.commander.store.backup import copy_whole
-from relaytui.commander.store.database import NEWER, RELAY, SIDE_FILES, TELEMETRY, open_database
+from relaytui.commander.store.database import NEWER, RELAY, SIDE_FILES, TELEMETRY, open_database, read_only
 from relaytui.commander.store.durable import stamp, sync_file, sync_folder
-from relaytui.commander.store.errors import of_sqlite, unusable
+from relaytui.commander.store.errors import NO_ROOM, of_sqlite, unusable
 from relaytui.commander.store.kept import backups
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.errors import RelayError
@@ -70,7 +69,7 @@ def restore(state: Path, source: Path, at: float, *, actor: str = "operator") ->
     except RelayError as error:
         raise _of_backup(error, work, source, state) from None
     except sqlite3.Error as error:
-        raise _of_backup(of_sqlite(source, error), work, source, state) from None
+        raise _of_backup(of_sqlite(work, error), work, source, state) from None
     except OSError as error:
         raise unusable(state, f"cannot be written: {error.strerror}", "see its permissions and its disk") from None
     finally:
@@ -117,6 +116,10 @@ def _says_nothing(side: Path) -> bool:
 
 def _of_backup(error: RelayError, work: Path, source: Path, state: Path) -> RelayError:
     """What is wrong with the backup, said of the file that was named; of relay.db nothing is wrong."""
+    if error.message == f"{work} {NO_ROOM}":
+        return unusable(state, NO_ROOM, "nothing has changed; make room there and restore it again")
+    if error.message.startswith(f"{work} cannot be written"):
+        return unusable(state, error.message.removeprefix(f"{work} "), "nothing has changed; see its disk")
     message = error.message.replace(str(work), str(source))
     if not message.startswith(str(source)) or error.hint == NEWER:
         return RelayError(error.code, message, error.hint, exit_code=error.exit_code, status=error.status)
@@ -154,7 +157,7 @@ def _adapt(work: Path, source: Path, current: Path, at: float, actor: str) -> in
 def _highest_epoch(path: Path) -> int:
     """Of all its runs, 0 where it cannot be read (it is damaged or gone: what EPOCHS_APART is for)."""
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
+        with contextlib.closing(sqlite3.connect(read_only(path), uri=True)) as db:
             epoch = db.execute("SELECT max(epoch) FROM runs").fetchone()[0]
             floor = db.execute("SELECT value FROM meta WHERE key = 'epoch_floor'").fetchone()
             return max(int(epoch or 0), int(floor[0]) if floor else 0)

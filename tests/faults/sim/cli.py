@@ -15,7 +15,7 @@ from dataclasses import replace
 from tests.faults.sim.planted import BUGS
 from tests.faults.sim.world import Result, World
 
-TRIES = 60
+TRIES = 150
 """Worlds that a planted bug has to escape."""
 
 
