@@ -135,7 +135,10 @@ def _kept(part: Path) -> Iterator[None]:
 
 
 def _opened(part: Path) -> io.FileIO:
-    """To read, and to write at its end, without a buffer that a full disk would refuse as it is closed. It is ours: a link in its place is not followed."""
+    """To read, and to write at its end, without a buffer that a full disk would refuse as it is closed.
+
+    It is ours: a link in its place is not followed.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(part, flags, 0o644)
