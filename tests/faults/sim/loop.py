@@ -200,6 +200,14 @@ class Process:
                 hear()
 
 
+class Future(asyncio.Future[Any]):
+    """It knows whose it is: nobody retrieves what becomes of it in a process that is dead."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__(loop=loop)
+        self.process = PROCESS.get()
+
+
 class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -255,6 +263,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def at(self, when: float, callback: Any, *args: Any) -> Any:
         """In true time, by nobody of the world."""
         return self.call_at(when, callback, *args, context=self.root.context)
+
+    def create_future(self) -> Future:
+        return Future(self)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
@@ -383,6 +394,7 @@ def _end(coro: Any) -> None:
 
 
 def _note_trouble(loop: Any, context: dict[str, Any]) -> None:
-    error = context.get("exception")
-    if not loop.over and not isinstance(error, Dead):
+    error, process = context.get("exception"), getattr(context.get("future"), "process", None)
+    dead = isinstance(error, Dead) or (process is not None and not process.alive)
+    if not loop.over and not dead:
         loop.troubles.append(f"{context.get('message')}: {error!r}")
