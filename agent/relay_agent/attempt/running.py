@@ -108,7 +108,8 @@ class Running:
             by = min(self._stop.dead_by, self._stop.kill_by)
             trainer.stop(by - self._clock.boot())
             if math.isfinite(by):
-                trainer.dead_by(by + EARLY)
+                lease_ends = self._tenure.lease.safe_until if self._settings.on_lease_loss == "stop" else math.inf
+                trainer.dead_by(min(by + EARLY, lease_ends))
 
 
 async def _ticking(follower: Follower) -> None:
