@@ -187,11 +187,12 @@ class Observer:
         )
 
     def promised(self, trainer: SimTrainer, until: float) -> None:
-        """A guardian is told by when its trainer is dead: never later than anybody else may have the run."""
+        """A guardian is told by when its trainer is dead: never later than anybody else may have the run, where that is
+        to end it. Else it is only the end of what an order to stop gives it."""
         held = self.held.get(trainer.epoch)
         self.check(
             "dead in time",
-            held is None or until <= held.safe_until + 0.001,
+            held is None or self.world.plan.on_lease_loss != "stop" or until <= held.safe_until + 0.001,
             f"the trainer of epoch {trainer.epoch} is to be dead by {until:.2f}, its lease ends before",
         )
 
