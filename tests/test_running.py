@@ -21,6 +21,7 @@ from relay_agent.attempt.background import Background
 from relay_agent.attempt.gently import LAST
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.running import Running
+from relay_agent.guardian import EARLY
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.output.follow import Follower
 from relay_agent.output.progress import Progress
@@ -29,14 +30,18 @@ from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
 
 GRACE = 20.0
+SAFE = 1_005.0
+"""When the lease ends, on the boot clock."""
 
 
 class Trainer:
     """One that prints and saves as a test says. `obeys`: it ends once it is stopped."""
 
     signalled = True
+    stopped = False
 
     def __init__(self, *, sigterm: bool = False, obeys: bool = True) -> None:
+        self.ends_by: list[float] = []
         self._sigterm, self._obeys = sigterm, obeys
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -61,7 +66,10 @@ class Trainer:
         return self._sigterm
 
     def dead_by(self, at: float, notice: float | None = None) -> None:
-        pass
+        self.ends_by.append(at)
+
+    def frozen(self) -> bool:
+        return False
 
     def pids(self) -> set[int]:
         return set()
@@ -90,7 +98,10 @@ class Publisher:
     def close(self) -> None:
         self._closed.set()
 
-    async def finish(self, code: int) -> None:
+    def heed_frozen(self, frozen: Callable[[], bool]) -> None:
+        pass
+
+    async def finish(self, code: int, over: Callable[[int], bool], *, stopped: bool, leftovers: int) -> None:
         pass
 
 
@@ -106,7 +117,7 @@ class Scene:
             training=False, watched=False, on_watched=None, acknowledge=lambda order, accepted, message: None
         )
         tenure: Any = SimpleNamespace(
-            lease=SimpleNamespace(run_id="run-1", epoch=1, safe_until=0.0), notice=GRACE, on_renewed=None
+            lease=SimpleNamespace(run_id="run-1", epoch=1, safe_until=SAFE), notice=GRACE, on_renewed=None
         )
         tell: Any = SimpleNamespace(event=lambda kind, message, data=None, send=True: None)
         self.orders = Orders(tenure, self.link, self.stop, tell, self.background.begin)
@@ -158,6 +169,20 @@ async def test_an_order_to_stop_asks_for_a_checkpoint_first(tmp_path: Path, kind
         assert made.trainer.stops == [GRACE + LAST], "its grace began with the order"
         assert made.stop.dead_by == math.inf, "what is sent after it has its own time"
         assert made.stop.why is Why[kind.name]
+
+
+@pytest.mark.parametrize(("rule", "ends"), [("continue", 1_000.0 + GRACE + LAST + EARLY), ("stop", SAFE)])
+async def test_no_stop_gives_more_than_the_lease_where_that_ends_the_trainer(
+    tmp_path: Path, rule: str, ends: float
+) -> None:
+    """Its agent may die right after; then its guardian knows that end alone."""
+    async with scene(tmp_path, Trainer(), ON_LEASE_LOSS=rule) as made:
+        made.order(OrderKind.DRAIN)
+        await until(made.file.exists)
+        made.takes_the_wish()
+        made.publisher.measured.count = 1
+        assert await made.ended == 143
+        assert made.trainer.ends_by[-1] == ends
 
 
 async def test_who_handles_sigterm_is_asked_once_it_has_answered_before(tmp_path: Path) -> None:
