@@ -396,10 +396,10 @@ async def test_of_a_trainer_that_was_asked_to_stop_and_exits_with_0_only_what_it
 async def test_an_exit_with_0_before_the_last_step_proves_no_save_of_before_it(rig: Rig) -> None:
     """Its launcher was told to stop by somebody else, say, and it ended in the middle of a save."""
     publisher = rig.publisher()
-    stage(rig.run, 1, 1)
     stage(rig.run, 1, 2, marker=False)
     await publisher.finish(0, lambda step: step >= 100)
-    assert rig.told.steps == [1]
+    assert rig.told.steps == []
+    assert "exited with 0, but before its last step" in publisher.unpublished(2)
     assert (rig.run.bad / "e00000001.step_2").exists()
 
 
@@ -412,14 +412,18 @@ async def test_an_exit_with_0_after_a_save_of_the_last_step_is_its_end(rig: Rig)
     assert rig.told.steps == [100]
 
 
-@pytest.mark.parametrize("how", [{"stopped": True}, {"leftovers": 1}])
-async def test_an_exit_with_0_of_one_that_was_stopped_somehow_proves_no_save(rig: Rig, how: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("stopped", "leftovers", "why"), [(True, 0, "as it was stopped"), (False, 1, "a process that it left behind")]
+)
+async def test_an_exit_with_0_of_one_that_was_stopped_somehow_proves_no_save(
+    rig: Rig, stopped: bool, leftovers: int, why: str
+) -> None:
     """By its guardian for want of an agent; or a process of it, which may have been saving."""
     publisher = rig.publisher()
-    stage(rig.run, 1, 1)
     stage(rig.run, 1, 2, marker=False)
-    await publisher.finish(0, **how)  # type: ignore[arg-type]
-    assert rig.told.steps == [1]
+    await publisher.finish(0, stopped=stopped, leftovers=leftovers)
+    assert rig.told.steps == []
+    assert f"exited with 0, but {why}" in publisher.unpublished(2)
     assert (rig.run.bad / "e00000001.step_2").exists()
 
 

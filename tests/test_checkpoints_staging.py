@@ -246,7 +246,7 @@ def test_what_a_trainer_that_marks_did_not_mark_is_torn_however_it_exits(watched
     assert watched.look() == watched.look(1000) == []
     assert watched.look(exited=0) == []
     (torn,) = watched.watch.torn()
-    assert torn.reason == "the trainer exited without writing COMPLETE into it, as it does into what is whole"
+    assert torn.reason == "the trainer exited and had not written COMPLETE into it, as it does into what is whole"
 
 
 def test_what_keeps_still_while_its_trainer_is_stopped_says_nothing(watched: Watched) -> None:

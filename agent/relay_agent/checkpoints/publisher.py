@@ -57,6 +57,11 @@ def _listed(root: Path) -> list[str]:
         return []
 
 
+_LEFT = "a process that it left behind may have been saving still and had to be stopped"
+_STOPPED = "as it was stopped, maybe in the middle of a save"
+_EARLY = "before its last step, maybe in the middle of a save"
+
+
 def _step(name: str) -> int:
     return int(name.removeprefix("step_"))
 
@@ -178,6 +183,7 @@ class Publisher:
         if leftovers or (self._begun is None and stopped):
             self._begun = _ANY
         begun = self._begun
+        self._watch.why_cut = _LEFT if leftovers else _STOPPED if begun is not None else _EARLY
         self._watch.may_be_cut = lambda name: name in (begun or ()) or not over(_step(name))
         if self._taking:
             self._taking.doubt_exit(lambda step: begun is not None or not over(step))

@@ -100,7 +100,9 @@ class StagingWatch:
         """Whether the trainer marks its checkpoints, as far as is known: what it saves tells where that is None, and a
         mark tells in any case."""
         self.may_be_cut: Callable[[str], bool] = lambda name: False
-        """Whether that save had begun before the trainer was asked to stop."""
+        """Whether that save may have been going on when the trainer exited with 0."""
+        self.why_cut = "may have been saving still"
+        """In words."""
         self._root = root
         self._settle = settle
         self._clock = clock
@@ -194,9 +196,9 @@ class StagingWatch:
         if self._exited == UNKNOWN_END:
             return "its agent died before anybody saw that it was whole"
         if self._exited == 0 and self.marks:
-            return f"the trainer exited without writing {MARKER} into it, as it does into what is whole"
+            return f"the trainer exited and had not written {MARKER} into it, as it does into what is whole"
         if self._exited == 0:
-            return f"the trainer exited with 0, but had been stopped or was not at its end, and wrote no {MARKER}"
+            return f"the trainer exited with 0, but {self.why_cut}; {MARKER} in it would say that it is whole"
         how = f"exited with {self._exited}" if (self._exited or 0) >= 0 else f"died by signal {-(self._exited or 0)}"
         return f"the trainer {how} before it was whole"
 
