@@ -147,10 +147,9 @@ class Publisher:
                 continue
 
     def heed_frozen(self, frozen: Callable[[], bool]) -> None:
-        """What keeps still while its trainer is stopped says nothing by that. `frozen`: whether it is; blocking."""
+        """What keeps still in the staging folder while its trainer is stopped says nothing by that. `frozen`: whether it
+        is; blocking."""
         self._watch.watching.frozen = frozen
-        if self._taking:
-            self._taking.heed_frozen(frozen)
 
     async def trainer_stops(self) -> None:
         """Right before it is asked to: which saves have begun by then. A volume that does not answer is not waited for;
