@@ -147,8 +147,8 @@ class Publisher:
                 continue
 
     def heed_frozen(self, frozen: Callable[[], bool]) -> None:
-        """What keeps still in the staging folder while its trainer is stopped says nothing by that. `frozen`: whether it
-        is; blocking."""
+        """What keeps still in the staging folder while its trainer is stopped says nothing by that. `frozen`: whether
+        it is; blocking."""
         self._watch.watching.frozen = frozen
 
     async def trainer_stops(self) -> None:
