@@ -90,7 +90,7 @@ class OutputWatch:
         self._disk = disk
         self._memory = Memory()
         self._seen: dict[str, Key] | None = None
-        self.watching = Watching()
+        self._watching = Watching()
         self._since: dict[tuple[str, str], tuple[take.Source, float]] = {}  # of those that have to keep still
         self._refused: dict[tuple[str, str], tuple[take.Source, str]] = {}  # by its path and its kind
         self._doubts: dict[str, Doubt] = {}
@@ -122,7 +122,7 @@ class OutputWatch:
     def scan(self, exited: int | None = None) -> list[Ready]:
         """What can be taken, in the order of saving. `exited`: the trainer's exit code once nothing of it is left."""
         now = self._clock.boot()
-        self.watching.look(now, over=exited is not None, waits=bool(self._since))
+        self._watching.look(now, over=exited is not None)
         if self._kinds == () or (exited is None and now < self._not_before):
             return []
         if self._seen is None and not self._load():
@@ -218,12 +218,12 @@ class OutputWatch:
                 damaged.add(path)
                 continue
             before = self._since.get((path, adapter.name))
-            since = before if before and before[0] == source else (source, self.watching.seconds)
+            since = before if before and before[0] == source else (source, self._watching.seconds)
             still[path, adapter.name] = since
             found = Ready(adapter, candidate, key, not why, source.saved_at, path in self._seen)
             if not why:
                 ready[path] = found
-            elif self.watching.seconds - since[1] >= self._settle or (
+            elif self._watching.seconds - since[1] >= self._settle or (
                 exited == 0 and not self.may_be_cut(candidate.step or 0)
             ):
                 ready.setdefault(path, found)
