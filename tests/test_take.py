@@ -16,11 +16,12 @@ from writers import hf_trainer, megatron, single_file, staging
 from writers.kit import Steps, run, torch_zip
 
 from relay_agent.checkpoints import adapters
-from relay_agent.checkpoints.disk import Disk
+from relay_agent.checkpoints.bring import Bringer
+from relay_agent.checkpoints.disk import Disk, folder
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.manifest import verify
 from relay_agent.checkpoints.salvage import Salvage
-from relay_agent.checkpoints.tree import Torn, Unsettled
+from relay_agent.checkpoints.tree import Torn, Unsettled, never, walk
 from relay_agent.volume.volume import Claim, claim
 
 
@@ -99,6 +100,41 @@ class Nothing(Disk):
 
     def copy(self, source: int, target: int, count: int) -> int:
         raise OSError(errno.EXDEV, "cross-device")
+
+
+class Told(Disk):
+    """Without reflinks; remembers what was to be brought to the disk, and what was waited for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, int, int]] = []
+
+    def clone(self, source: int, target: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    def write_back(self, fd: int, start: int, count: int) -> None:
+        self.calls.append(("write back", str(Path(f"/proc/self/fd/{fd}").readlink()), start, count))
+        super().write_back(fd, start, count)
+
+    def fsync(self, fd: int) -> None:
+        self.calls.append(("fsync", str(Path(f"/proc/self/fd/{fd}").readlink()), 0, 0))
+        super().fsync(fd)
+
+
+def test_the_disk_begins_to_write_a_copy_before_all_of_it_is_there(place: Path) -> None:
+    size = (20 << 20) + 5
+    (place / "weights").write_bytes(b"x" * size)
+    (place / "new").mkdir()
+    disk = Told()
+    with folder(place) as root:
+        (found,) = walk(root).files
+        Bringer(root, place / "new", size, True, never, disk).bring("weights", found)
+    began = [call for call in disk.calls if call[1] == str(place / "new" / "weights")]
+    assert [(what, start, count) for what, _, start, count in began] == [
+        ("write back", 0, 16 << 20),
+        ("write back", 16 << 20, size - (16 << 20)),
+        ("fsync", 0, 0),
+    ]
+    assert (place / "new" / "weights").read_bytes() == b"x" * size
 
 
 @pytest.mark.parametrize(("disk", "ways"), [(Reflinks(), ("reflink",)), (Nothing(), ("copy",)), (Disk(), None)])

@@ -126,6 +126,7 @@ class Bringer:
                 break
             if not count:  # some mounts answer so of every file: what is missing is read
                 break
+            self.disk.write_back(new, copied, count)
             copied += count
         while chunk := os.read(source, 1 << 20):
             self.check()

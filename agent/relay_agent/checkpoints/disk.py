@@ -62,6 +62,13 @@ class Disk:
         the end. OSError where it does not do that for such files."""
         return os.copy_file_range(source, target, count)
 
+    def write_back(self, fd: int, start: int, count: int) -> None:
+        """Begin to bring these bytes to the disk, and do not wait for it: what follows goes on beside it. Advice only:
+        what was promised is for `fsync` to keep."""
+        with suppress(OSError):  # a filesystem may know no advice
+            # Dirty pages are not dropped by it but sent on their way: generic_fadvise in mm/fadvise.c of Linux.
+            os.posix_fadvise(fd, start, count, os.POSIX_FADV_DONTNEED)
+
     def set_time(self, fd: int, mtime_ns: int) -> None:
         """When it was written last."""
         os.utime(fd, ns=(mtime_ns, mtime_ns))
