@@ -387,3 +387,25 @@ def test_a_state_that_is_there_is_replaced_on_a_yes_alone(state: Path, tmp_path:
     done = relay("restore", saved, "--state", tmp_path / "empty", said="")
     assert (done.returncode, "[y/N]" in done.stderr) == (0, False), done.stderr
     assert rows(tmp_path / "empty" / "relay.db") == [("run-1", "queued", 1), ("run-2", "completed", 1)]
+
+
+@pytest.mark.parametrize("kind", ["garbage", "empty", "cut", "damaged", "itself"])
+def test_of_what_is_no_backup_it_is_said_and_nothing_is_asked(state: Path, tmp_path: Path, kind: str) -> None:
+    source = state / "relay.db" if kind == "itself" else tmp_path / "source"
+    if kind == "damaged":
+        shutil.copy(state / "relay.db", source)
+        db = sqlite3.connect(source)
+        db.execute("UPDATE leases SET state = 'odd'")
+        db.commit()
+        db.close()
+    elif kind != "itself":
+        whole = (state / "relay.db").read_bytes()
+        source.write_bytes({"garbage": b"garbage " * 999, "empty": b"", "cut": whole[: len(whole) // 2]}[kind])
+    before = (state / "relay.db").read_bytes()
+    done = relay("restore", source, "--state", state, said="y\n")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (Exit.STATE, "", 1), done.stderr
+    assert str(source) in done.stderr
+    assert "[y/N]" not in done.stderr
+    assert (state / "relay.db").read_bytes() == before
+    assert not list(state.glob("relay.db.re*"))
+    assert not list(state.glob(".relay.db.re*"))

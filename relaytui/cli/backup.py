@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -57,8 +58,8 @@ def backup(target: Target, to: Path | None, as_json: bool) -> None:
 @state_option
 @json_option
 def restore(target: Target, file: Path, yes: bool, as_json: bool) -> None:
-    """Put the backup FILE in the place of the commander's state. Where there is one, it asks first; what was there is
-    kept beside it.
+    """Put the backup FILE in the place of the commander's state. FILE is checked; then, where there is a state, it
+    asks; what was there is kept beside it.
 
     Stop the commander first. At the next start, agents that hold a lease keep it, those that were granted one after the
     backup register again, and for the length of a lease nobody else is granted a run. With --json one object: path, at,
@@ -75,9 +76,8 @@ def restore(target: Target, file: Path, yes: bool, as_json: bool) -> None:
     folder = StateFolder(settings.state, keyless=True, allow_network=settings.allow_network_state)
     try:
         at = time.time()
-        if not yes:
-            _agreed(folder.path / RELAY.file, file, at)
-        done = put_back(folder.path, file, at, actor=whoami_here())
+        agreed = (lambda: None) if yes else partial(_agreed, folder.path / RELAY.file, file, at)
+        done = put_back(folder.path, file, at, actor=whoami_here(), agreed=agreed)
     finally:
         folder.close()
     if as_json:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,31 +51,47 @@ class Restored:
     epoch_floor: int
 
 
-def restore(state: Path, source: Path, at: float, *, actor: str = "operator") -> Restored:
+def restore(
+    state: Path, source: Path, at: float, *, actor: str = "operator", agreed: Callable[[], None] = lambda: None
+) -> Restored:
     """Puts `source` in the place of the state folder's relay.db. The caller holds the folder's lock; `actor` did it.
 
-    RelayError where it is no whole backup; nothing has changed then.
+    RelayError where it is no whole backup; nothing has changed then. `agreed` is called once it is known to be one:
+    what that raises ends it, and nothing has changed either.
     """
     _refuse_live(state, source)
     finish(state)
     work = state / f".{RELAY.file}.restore"
     _remove(work)
     try:
-        copy_whole(source, work)
-        floor = _adapt(work, source, state / RELAY.file, at, actor)
-        pending = state / f"{_PENDING}{stamp(at)}"
-        sync_file(work)
-        work.rename(pending)  # from here on it is restored: whoever opens the folder next finishes it
-        sync_folder(state)
+        with _said_of_backup(work, source, state):
+            copy_whole(source, work)
+            db = open_database(work, RELAY)  # upgraded and read row by row
+        with contextlib.closing(db):
+            agreed()
+            with _said_of_backup(work, source, state):
+                floor = _adapt(db, work, source, state / RELAY.file, at, actor)
+        with _said_of_backup(work, source, state):
+            pending = state / f"{_PENDING}{stamp(at)}"
+            sync_file(work)
+            work.rename(pending)  # from here on it is restored: whoever opens the folder next finishes it
+            sync_folder(state)
+    finally:
+        _remove(work)
+    return Restored(finish(state), floor)
+
+
+@contextlib.contextmanager
+def _said_of_backup(work: Path, source: Path, state: Path) -> Iterator[None]:
+    """What goes wrong within is a RelayError about the backup that was named, or the state's disk."""
+    try:
+        yield
     except RelayError as error:
         raise _of_backup(error, work, source, state) from None
     except sqlite3.Error as error:
         raise _of_backup(of_sqlite(work, error), work, source, state) from None
     except OSError as error:
         raise unusable(state, f"cannot be written: {error.strerror}", "see its permissions and its disk") from None
-    finally:
-        _remove(work)
-    return Restored(finish(state), floor)
 
 
 def _refuse_live(state: Path, source: Path) -> None:
@@ -129,28 +146,25 @@ def _of_backup(error: RelayError, work: Path, source: Path, state: Path) -> Rela
     return RelayError(error.code, message, hint, exit_code=error.exit_code, status=error.status)
 
 
-def _adapt(work: Path, source: Path, current: Path, at: float, actor: str) -> int:
+def _adapt(db: sqlite3.Connection, work: Path, source: Path, current: Path, at: float, actor: str) -> int:
     """Makes the copy a history of its own; the floor of its epochs."""
-    db = open_database(work, RELAY)  # upgraded and read row by row
-    try:
-        floor = max(_highest_epoch(work), _highest_epoch(current)) + EPOCHS_APART
-        tx = Tx(db)
-        db.execute("BEGIN IMMEDIATE")
-        history.set_meta(tx, "generation", secrets.token_hex(8))
-        history.set_meta(tx, "epoch_floor", str(floor))
-        history.set_meta(tx, "hold_off", "restored")
-        values = {"at": at, "said": SAID}
-        db.execute(_END_ATTEMPTS, values)
-        db.execute(_END_LEASES)
-        db.execute(_QUEUE_RUNS, values)
-        # Whatever clock they were counted on: what still runs gets its full length at the next start.
-        db.execute("UPDATE leases SET boot_id = '', grace = 0")
-        message = f"from the backup {clean(source.name, 128)}; epochs go on above {floor}"
-        history.add_event(tx, at, "commander.restored", clean(actor, 128), message)
-        db.execute("COMMIT")
-        db.execute("PRAGMA journal_mode=DELETE")
-    finally:
-        db.close()
+    floor = max(_highest_epoch(work), _highest_epoch(current)) + EPOCHS_APART
+    tx = Tx(db)
+    db.execute("BEGIN IMMEDIATE")
+    history.set_meta(tx, "generation", secrets.token_hex(8))
+    history.set_meta(tx, "epoch_floor", str(floor))
+    history.set_meta(tx, "hold_off", "restored")
+    history.set_meta(tx, "restored_at", str(int(at)))
+    values = {"at": at, "said": SAID}
+    db.execute(_END_ATTEMPTS, values)
+    db.execute(_END_LEASES)
+    db.execute(_QUEUE_RUNS, values)
+    # Whatever clock they were counted on: what still runs gets its full length at the next start.
+    db.execute("UPDATE leases SET boot_id = '', grace = 0")
+    message = f"from the backup {clean(source.name, 128)}; epochs go on above {floor}"
+    history.add_event(tx, at, "commander.restored", clean(actor, 128), message)
+    db.execute("COMMIT")
+    db.execute("PRAGMA journal_mode=DELETE")
     return floor
 
 
