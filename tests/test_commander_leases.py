@@ -16,7 +16,7 @@ from relaytui.commander.http.ws_agent import REPLACED
 from relaytui.commander.model.lease import LeaseState
 from relaytui.commander.store import runs
 from relaytui.wire.ids import shown
-from relaytui.wire.status import WorkerStatus
+from relaytui.wire.status import Gone, WorkerStatus
 
 
 async def test_a_grant_carries_what_the_agent_needs(kit: Kit) -> None:
@@ -400,17 +400,18 @@ async def test_workers_that_come_and_go_under_new_names_are_forgotten_soon(
         assert (await holder.renew())["type"] == "renewed"
 
 
-async def test_a_worker_that_has_ended_its_attempt_and_goes_has_left(tmp_path: Path) -> None:
-    def left(kit: Kit) -> dict[str, bool]:
+async def test_a_worker_that_is_offline_is_missing_only_where_nobody_knows_why(tmp_path: Path) -> None:
+    def gone(kit: Kit) -> dict[str, Gone | None]:
         rows = kit.commander.core.board.worker_rows()
-        return {row.worker: row.left for row in rows if row.status is WorkerStatus.OFFLINE}
+        return {row.worker: row.gone for row in rows if row.status is WorkerStatus.OFFLINE}
 
-    async with running(tmp_path / "state", FakeClock()) as kit:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
         for name, outcome in (("done", "completed"), ("drained", "drained"), ("retries", "crashed")):
             agent = await kit.agent(name)
             await agent.acquire(f"run-{name}")
             await agent.state(started(), ended(outcome, 9, exit_code=0))
-            assert left(kit).get(name) is None, "it is here still"
+            assert name not in gone(kit), "it is here still"
             await agent.close()
         waits = await kit.agent("waits")
         await waits.acquire("run-waits")
@@ -420,13 +421,36 @@ async def test_a_worker_that_has_ended_its_attempt_and_goes_has_left(tmp_path: P
         assert (await waits.acquire("run-held"))["type"] == "denied"
         await waits.close()
         await holder.close()
-        await until(lambda: len(left(kit)) == 5)
-        expected = {"done": True, "drained": True, "retries": False, "waits": False, "holder": False}
-        assert left(kit) == expected
+        # Of these the one lost its run, and the others are never granted the one they want; another is, after all.
+        silent = await kit.agent("silent")
+        await silent.acquire("run-forced")
+        await silent.close()
+        assert (await kit.force("run-forced", 1, pod_gone=True))[0] == 200
+        heir = await kit.agent("heir")
+        await heir.acquire("run-forced")
+        await heir.state(started())
+        refused, persists = await kit.agent("refused"), await kit.agent("persists")
+        for agent in (refused, persists):
+            assert (await agent.acquire("run-done"))["final"]
+            assert (await agent.acquire("run-done"))["final"]
+        assert (await persists.acquire("run-other"))["type"] == "granted"
+        for agent in (refused, persists, heir):
+            await agent.close()
+        expected = {
+            "done": Gone.LEFT, "drained": Gone.LEFT, "retries": None, "waits": None, "holder": None,
+            "silent": Gone.SUPERSEDED, "heir": None, "refused": Gone.REFUSED, "persists": None,
+        }  # fmt: skip
+        await until(lambda: len(gone(kit)) == len(expected))
+        assert gone(kit) == expected
         status, said = await asyncio.to_thread(asked, tmp_path / "state", "status")
-        assert (status, "2 left, 3 offline" in said) == (0, True), said
-    async with running(tmp_path / "state", FakeClock()) as kit:
-        assert left(kit) == expected | {"waits": True}, "that it waited for another run is not in the books"
+        assert (status, "2 left, 5 offline, 1 superseded, 1 refused" in said) == (0, True), said
+        status, said = await asyncio.to_thread(asked, tmp_path / "state", "workers")
+        words = dict(line.split()[:2] for line in said.splitlines()[1:])
+        assert words == {name: "offline" if why is None else why.value for name, why in expected.items()}
+    async with running(tmp_path / "state", clock) as kit:
+        assert gone(kit) == expected | {"waits": Gone.LEFT}, "that it waited for another run is not in the books"
+        await kit.agent("refused")
+        assert "refused" not in gone(kit)
 
 
 @pytest.mark.parametrize("state", [LeaseState.HELD, LeaseState.REVOKED])

@@ -180,8 +180,8 @@ def steps_made(attempt: AttemptRow) -> tuple[str, str]:
 
 
 def standing(worker: WorkerRow) -> str:
-    """Its status, in a word; of one that ended its attempt and went by itself, that it did."""
-    return "left" if worker.left else worker.status.value
+    """Its status, in a word; of one that is offline and that nobody misses, why."""
+    return (worker.gone or worker.status).value
 
 
 def state(run: RunRow) -> str:

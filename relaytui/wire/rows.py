@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from relaytui.wire.numbers import Number
-from relaytui.wire.status import OrderKind, Outcome, RunStatus, TransferKind, TransferPhase, WorkerStatus
+from relaytui.wire.status import Gone, OrderKind, Outcome, RunStatus, TransferKind, TransferPhase, WorkerStatus
 
 
 class TransferRow(Struct, frozen=True, omit_defaults=True):
@@ -129,7 +129,7 @@ class WorkerRow(Struct, frozen=True, omit_defaults=True):
     run_id: str | None = None
     epoch: int = 0
     waiting_for: str | None = None  # run it asked for and was denied
-    left: bool = False  # offline, as its last attempt ended by its own word: nobody misses it
+    gone: Gone | None = None  # offline, and nobody misses it
 
 
 class EventRow(Struct, frozen=True, omit_defaults=True):

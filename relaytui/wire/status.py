@@ -38,6 +38,14 @@ class WorkerStatus(StrEnum):
     OFFLINE = "offline"
 
 
+class Gone(StrEnum):
+    """Why nobody misses a worker that is offline."""
+
+    LEFT = "left"  # its attempt ended by its own word
+    SUPERSEDED = "superseded"  # another epoch took its run over
+    REFUSED = "refused"  # it asked for a run that it will not be granted, however often it asks
+
+
 class Outcome(StrEnum):
     """How an attempt ended."""
 

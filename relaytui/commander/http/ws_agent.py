@@ -201,6 +201,7 @@ class AgentSession:
                 message.highest_epoch, clean(message.config_hash, 128),
             )
         )  # fmt: skip
+        await core.workers.refused(self._incarnation, isinstance(answer, Deny) and answer.final)
         if isinstance(answer, Deny):
             if not self._closing:
                 core.workers.waiting(self._incarnation, None if answer.final else message.run_id)

@@ -73,6 +73,7 @@ class Worker(Struct, frozen=True):
     gpus: int
     connected_at: float
     seen_at: float
+    refused: bool = False  # the run it asked for last, for good
 
 
 class PendingOrder(Struct, frozen=True):

@@ -13,7 +13,7 @@ from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.clock import Clock
 from relaytui.wire.numbers import Number
 from relaytui.wire.rows import EventRow, RunRow, TransferRow, WorkerRow
-from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
+from relaytui.wire.status import Gone, Outcome, RunStatus, WorkerStatus
 
 KEPT_EVENTS = 200
 SLOWEST, FASTEST = 1e-9, 1e9
@@ -24,8 +24,10 @@ HTTP_WORKER_AWAY = 300.0
 """Seconds after which a worker that only calls (the original's) counts as offline."""
 
 
-GOES_AFTER = frozenset({Outcome.COMPLETED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.DRAINED, Outcome.CANCELLED})
-"""How the last attempt of an agent ends that goes then by itself, said by its agent alone."""
+GONE_AFTER = dict.fromkeys(
+    (Outcome.COMPLETED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.DRAINED, Outcome.CANCELLED), Gone.LEFT
+) | {Outcome.SUPERSEDED: Gone.SUPERSEDED}
+"""How the last attempt of an agent ends that goes then by itself: said by its agent alone, or taken from it."""
 
 
 class RunView:
@@ -109,12 +111,12 @@ class RunView:
 
 
 class WorkerView:
-    __slots__ = ("connected", "done", "here", "polls", "seen_at", "waiting_for", "worker")
+    __slots__ = ("connected", "gone", "here", "polls", "seen_at", "waiting_for", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.connected = False
-        self.done = False  # its last attempt ended by its own word, and it waits for no other run
+        self.gone: Gone | None = None  # since its last attempt ended, where it waits for no other run
         self.here = False  # as last shown
         self.seen_at = worker.seen_at
         self.waiting_for: str | None = None
@@ -159,11 +161,16 @@ class Board:
         return changed
 
     def hear_attempt(self, attempt: Attempt) -> None:
-        view, worker = self.runs.get(attempt.run_id), self.workers.get(attempt.incarnation)
+        view = self.runs.get(attempt.run_id)
         if view is not None:
             view.say(attempt)
+        self._hear_last(attempt)
+
+    def _hear_last(self, attempt: Attempt) -> None:
+        """Of its worker."""
+        worker = self.workers.get(attempt.incarnation)
         if worker is not None:
-            worker.done = attempt.outcome in GOES_AFTER
+            worker.gone = GONE_AFTER.get(attempt.outcome) if attempt.outcome is not None else None
 
     def hear_event(self, row: EventRow) -> None:
         self.events.append(row)
@@ -249,6 +256,7 @@ class Board:
         worker = view.worker
         run_id = self.holding.get(worker.incarnation)
         run = self.runs[run_id] if run_id is not None else None
+        there = run_id is not None or self.is_here(view)
         return WorkerRow(
             worker=worker.worker,
             incarnation=seen(worker.incarnation),
@@ -262,7 +270,7 @@ class Board:
             run_id=run_id,
             epoch=run.lease.epoch if run is not None and run.lease is not None else 0,
             waiting_for=view.waiting_for if run_id is None else None,
-            left=view.done and run_id is None and not self.is_here(view),
+            gone=None if there else Gone.REFUSED if worker.refused else view.gone,
         )
 
     def is_here(self, view: WorkerView) -> bool:
@@ -293,8 +301,9 @@ class Board:
         telemetry: Iterable[Last],
         artifacts: Iterable[ArtifactRow] = (),
         events_ever: int = 0,
+        by_worker: Iterable[Attempt] = (),
     ) -> None:
-        """`attempts`: of every run the newest that said a step."""
+        """`attempts`: of every run the newest that said a step; `by_worker`: of every worker the newest."""
         self.events_ever = events_ever
         for run in runs:
             self.save_run(run)
@@ -309,5 +318,7 @@ class Board:
                 view.hear(last)
         for attempt in attempts:
             self.hear_attempt(attempt)
+        for attempt in by_worker:
+            self._hear_last(attempt)
         for row in artifacts:
             self.save_artifact(row)

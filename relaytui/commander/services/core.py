@@ -106,6 +106,7 @@ class Core:
             )
             return generation
 
+                attempts.last_of_workers(tx),
         last = await self.frames.run(telemetry_store.all_streams)
         self.generation = await self.relay.run(relay)
         await self.leases.recover("the commander started")

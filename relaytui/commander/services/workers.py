@@ -122,8 +122,17 @@ class Workers:
     def waiting(self, incarnation: str, run_id: str | None) -> None:
         view = self._board.workers.get(incarnation)
         if view is not None and view.waiting_for != run_id:
-            view.waiting_for, view.done = run_id, view.done and run_id is None
+            view.waiting_for = run_id
+            if run_id is not None:
+                view.gone = None
             self._feed.worker(incarnation)
+
+    async def refused(self, incarnation: str, refused: bool) -> None:
+        """Whether it was denied for good what it asked for: it goes then, and is not missing."""
+        view = self._board.workers.get(incarnation)
+        if view is not None and view.worker.refused != refused:
+            worker = replace(view.worker, refused=refused)
+            await self._writer.run(lambda tx: history.save_worker(tx, worker))
 
     def deliver(self, order: PendingOrder) -> None:
         """To its agent, if it is here; else it gets the order when it comes back."""

@@ -21,6 +21,12 @@ _NEWEST = select(
     _ATTEMPT,
     "WHERE (run_id, epoch) IN (SELECT run_id, max(epoch) FROM attempts WHERE said_step IS NOT NULL GROUP BY run_id)",
 )
+_LAST_OF_WORKERS = select(
+    "attempts",
+    _ATTEMPT,
+    "WHERE (incarnation, granted_at) IN (SELECT incarnation, max(granted_at) FROM attempts"
+    " WHERE incarnation IN (SELECT incarnation FROM workers) GROUP BY incarnation)",
+)
 _LATEST = select("attempts", _ATTEMPT, "WHERE run_id = ? AND epoch > ? ORDER BY epoch DESC LIMIT ?")
 _OLDEST_KEPT = "SELECT epoch FROM attempts WHERE run_id = ? ORDER BY epoch DESC LIMIT 1 OFFSET ?"
 MOST = 1_000
@@ -63,6 +69,11 @@ def latest(tx: Tx, run_id: str, count: int) -> list[Attempt]:
 def newest(tx: Tx) -> list[Attempt]:
     """Of every run the newest attempt that said a step."""
     return [record(Attempt, row) for row in tx.execute(_NEWEST)]
+
+
+def last_of_workers(tx: Tx) -> list[Attempt]:
+    """Of every worker that is known its newest one, if it had any."""
+    return [record(Attempt, row) for row in tx.execute(_LAST_OF_WORKERS)]
 
 
 def save(tx: Tx, attempt: Attempt) -> Attempt:

@@ -47,8 +47,8 @@ _GIVE_WAY = (
 
 
 def workers_here(mirror: Mirror) -> str:
-    """How many workers are here, and of how many where some are missing: `3`, `3/4`. One that has left is neither."""
-    known = [row for row in mirror.workers.values() if not row.left]
+    """How many workers are here, and of how many where some are missing: `3`, `3/4`. One that has gone is neither."""
+    known = [row for row in mirror.workers.values() if row.gone is None]
     here = sum(row.status is not WorkerStatus.OFFLINE for row in known)
     return f"{here:,}" if here == len(known) else f"{here:,}/{len(known):,}"
 
