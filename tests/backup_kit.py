@@ -36,10 +36,10 @@ def rows(path: Path, query: str = "SELECT run_id, status, epoch FROM runs ORDER 
         db.close()
 
 
-def put_back(state: Path, source: Path) -> Any:
+def put_back(state: Path, source: Path, at: float = AT) -> Any:
     folder = StateFolder(state, keyless=True)
     try:
-        return restore(state, source, AT)
+        return restore(state, source, at)
     finally:
         folder.close()
 

@@ -187,6 +187,8 @@ async def test_a_column_or_an_index_that_is_gone_is_named(state: Path, change: s
         ("UPDATE orders SET kind = 'dance'", "table orders"),
         ("UPDATE orders SET accepted = 7", "table orders"),
         ("UPDATE streams SET last_seq = 'far'", "table streams"),
+        ("REPLACE INTO meta VALUES ('epoch_floor', 'high')", "table meta"),
+        ("REPLACE INTO meta VALUES ('restored_at', 'once')", "table meta"),
         ("DELETE FROM runs WHERE run_id = 'run-1'", "refers to one that is not there"),
         ("DELETE FROM attempts WHERE run_id = 'run-2'", "refers to one that is not there"),
         ("UPDATE leases SET epoch = 7 WHERE run_id = 'run-2'", "run-2"),

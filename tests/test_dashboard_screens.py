@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from dashboard_fleet import RUNS, WORKERS, backlog, commander, fleet, run, scripted
+from dashboard_fleet import ATTEMPTS, CHECKPOINTS, RUNS, WORKERS, backlog, commander, fleet, run, scripted
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
@@ -256,6 +256,20 @@ async def opened(rig: object) -> None:
     rig.app.screen.query_one("#runs", Table).select("sft-shakespeare")
     await rig.press("enter")
     await rig.becomes(lambda: bool(rig.commander.watches) and rig.commander.watches[-1].runs == ["sft-shakespeare"])
+
+
+async def test_after_a_restore_a_run_s_screen_says_that_its_lists_may_be_older(commander: ScriptedCommander) -> None:
+    older = RunDetail(NOW, RUNS[0], ATTEMPTS, CHECKPOINTS, restored_at=NOW - 200)
+    commander.answers["GET", f"/api/runs/{RUNS[0].run_id}"] = (200, older)
+    async with dashboard(commander, size=(120, 50)) as rig:
+        await opened(rig)
+        words = "restored 3m ago from a backup: what is listed may be older than the volume until the next attempt"
+        await rig.shows(words)
+        late = CheckpointRow(RUNS[0].run_id, "step_00000310", 310, 3, 9, 1, "a" * 64, NOW - 300)
+        await commander.tell(CheckpointChanged(late))
+        await rig.shows("step_00000310", words)
+        await commander.tell(CheckpointChanged(msgspec.structs.replace(late, name="step_00000320", published_at=NOW)))
+        await rig.shows("step_00000320", without="restored")
 
 
 async def test_an_opened_run_shows_progress_curve_attempts_checkpoints_and_log(commander: ScriptedCommander) -> None:

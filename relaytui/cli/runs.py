@@ -14,6 +14,7 @@ from relaytui.client.words import (
     ago,
     alarm,
     duration,
+    behind,
     how_it_ended,
     kept,
     last_step_made,
@@ -117,6 +118,8 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
     if waits:
         yield "waiting", waits
     share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
+    if older := behind(detail.restored_at, now):
+        yield "commander", older
     pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)
     yield "step", _step(run) + share + pace + (", last step made" if last_step_made(run) else "")
     if run.loss is not None:

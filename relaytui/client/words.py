@@ -151,6 +151,14 @@ def held_off(until: float | None, now: float) -> str:
     return f"restored: no new grants for another {math.ceil(until - now)} s, so that holders can come back"
 
 
+def behind(restored_at: float | None, now: float) -> str:
+    """Of what is listed of a run since the commander was; empty where it lists all there is."""
+    if restored_at is None:
+        return ""
+    since = ago(max(0.0, now - restored_at))
+    return f"restored {since} from a backup: what is listed may be older than the volume until the next attempt"
+
+
 def how_it_ended(outcome: Outcome | None, ending: str) -> str:
     """In a word. What never had a trainer gave the run back as a pod does that is taken away, and was not."""
     if outcome is Outcome.PREEMPTED and ending == "not_started":

@@ -20,7 +20,7 @@ from relaytui.commander.model.orders import ORDERS
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.orders import unknown_run
 from relaytui.commander.services.original import Original
-from relaytui.commander.services.pages import MAX_LINES
+from relaytui.commander.services.pages import MAX_LINES, behind_since
 from relaytui.wire.bounds import ShortText
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, is_id
@@ -129,9 +129,15 @@ class Api:
         checkpoints = (await self.core.reader.checkpoints(run_id))[::-1]
         artifacts = (await self.core.reader.artifacts(run_id))[::-1]
         row = self.core.board.run_row(self.core.board.runs[run_id])
-        now = self.core.clock.wall()
         return answer(
-            {"now": now, "run": row, "attempts": attempts, "checkpoints": checkpoints, "artifacts": artifacts}
+            {
+                "now": self.core.clock.wall(),
+                "run": row,
+                "attempts": attempts,
+                "checkpoints": checkpoints,
+                "artifacts": artifacts,
+                "restored_at": behind_since(self.core.restored_at, row, attempts, checkpoints),
+            }
         )
 
     async def log(self, request: web.Request) -> web.Response:

@@ -82,6 +82,8 @@ class Core:
         self._key_made = key_made
         self.generation = ""
         """Id of this commander's history, made when its database was."""
+        self.restored_at: int | None = None
+        """When that was last put back from a backup."""
 
     async def load(self) -> None:
         """The live picture from the store, then the leases' reconnect window."""
@@ -91,6 +93,7 @@ class Core:
             if generation is None:
                 generation = secrets.token_hex(8)
                 history.set_meta(tx, "generation", generation)
+            self.restored_at = history.restored_at(tx)
             self._note_key(tx)
             self.artifacts.load_in(tx)
             self.leases.load_in(tx, unproven=self._knows_no_older_key(tx, generation))
@@ -103,10 +106,10 @@ class Core:
                 last,
                 artifact_rows.checkpoints(tx),
                 history.count_events(tx),
+                attempts.last_of_workers(tx),
             )
             return generation
 
-                attempts.last_of_workers(tx),
         last = await self.frames.run(telemetry_store.all_streams)
         self.generation = await self.relay.run(relay)
         await self.leases.recover("the commander started")

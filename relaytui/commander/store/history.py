@@ -28,6 +28,10 @@ _WORKERS = select("workers", _WORKER)
 _SAVE_WORKER = upsert("workers", _WORKER, ["incarnation"])
 
 
+WHOLE_NUMBERS = frozenset({"epoch_floor", "restored_at"})
+"""Keys of `meta`."""
+
+
 def event_row(row: tuple[Any, ...]) -> EventRow:
     return record(EventRow, (*row[:7], orjson.loads(row[7])))
 
@@ -103,3 +107,9 @@ def set_meta(tx: Tx, key: str, value: str) -> None:
 def epoch_floor(tx: Tx) -> int:
     """Up to here epochs may have been granted that this history does not know: 0 but after a restore."""
     return int(meta(tx, "epoch_floor") or 0)
+
+
+def restored_at(tx: Tx) -> int | None:
+    """Wall seconds; None where this history was never put back from a backup."""
+    said = meta(tx, "restored_at")
+    return None if said is None else int(said)

@@ -50,9 +50,16 @@ def _of(table: str, kind: type[Struct], renamed: dict[str, str] | None = None) -
     return table, select(table, columns(kind, renamed)), lambda row: record(kind, row)
 
 
+def _meta(row: tuple[Any, ...]) -> _Meta:
+    said = record(_Meta, row)
+    if said.key in history.WHOLE_NUMBERS:
+        int(said.value)
+    return said
+
+
 _ROWS: dict[str, list[tuple[str, str, Read]]] = {
     "relay": [
-        _of("meta", _Meta),
+        ("meta", select("meta", columns(_Meta)), _meta),
         _of("runs", Run),
         _of("leases", Lease),
         _of("attempts", Attempt),

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from relaytui.client.link import LinkState
+from relaytui.client.words import behind
 from relaytui.dashboard.actions import Place
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.base import RelayScreen
@@ -75,7 +76,7 @@ class RunScreen(RelayScreen):
 
     def compose(self) -> ComposeResult:
         yield StatusLine(self.mirror, title=self.relay.title)
-        yield Reason(self.mirror, lambda: self.relay.session.remark)
+        yield Reason(self.mirror, lambda: self.relay.session.remark, self._doubt)
         yield RunHead(self)
         with Horizontal(id="middle"):
             yield Chart(METRIC, id="curve")
@@ -150,6 +151,10 @@ class RunScreen(RelayScreen):
                 notice=waiting or [[Piece("the artifact store has nothing of it", "muted")]],
             )
         self._load_if_needed()
+
+    def _doubt(self) -> str:
+        """Of its attempts and checkpoints."""
+        return behind(self.mirror.picture(self.run_id).restored_at, self.mirror.now)
 
     def _last_step(self, attempt: AttemptRow) -> int:
         """The running attempt's step comes with the run's row."""

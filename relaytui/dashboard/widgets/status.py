@@ -102,12 +102,15 @@ class StatusLine(Lines):
 
 class Reason(Lines):
     """Why the picture is not live, in a line of its own while it is not; else why agents wait, where all of them do, or
-    what there is to remark of the runs."""
+    why what is shown may not be all (`doubt`), or what there is to remark of the runs."""
 
-    def __init__(self, mirror: Mirror, remark: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self, mirror: Mirror, remark: Callable[[], str] = lambda: "", doubt: Callable[[], str] = lambda: ""
+    ) -> None:
         super().__init__(id="reason")
         self._mirror = mirror
         self._remark = remark
+        self._doubt = doubt
 
     @property
     def said(self) -> Piece:
@@ -116,6 +119,8 @@ class Reason(Lines):
             return Piece(mirror.link.reason, "bad" if mirror.link.state is LinkState.REFUSED else "warn")
         if waits := held_off(mirror.no_grants_until, mirror.now):
             return Piece(waits, "warn")
+        if doubt := self._doubt():
+            return Piece(doubt, "warn")
         return Piece(self._remark(), "good")
 
     @property
