@@ -11,6 +11,7 @@ from test_transfer_words import SYNCED, hub
 
 from relaytui.cli.runs import print_detail, print_runs
 from relaytui.client.answers import RunDetail, Runs
+from relaytui.wire.status import RunStatus
 
 ROW = replace(RUNS[0], transfers=[hub(attempt=2)], **SYNCED)
 
@@ -46,3 +47,18 @@ def test_the_list_has_a_column_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     head, *rows = capsys.readouterr().out.splitlines()
     at = head.index("HUB")
     assert [row[at : at + 8].strip() for row in rows] == ["↑ 32%", "✗ failed", "-"]
+
+
+@pytest.mark.parametrize("status", RunStatus)
+def test_a_lease_is_left_where_one_is_held(capsys: pytest.CaptureFixture[str], status: RunStatus) -> None:
+    """A run that was forced, and then cancelled, names who may still be stopping it, and until when."""
+    row = replace(RUNS[0], status=status, holder="pod-a", lease_expires_at=NOW + 41)
+    print_detail(RunDetail(NOW, row))
+    said = " ".join(capsys.readouterr().out.split())
+    if status.active:
+        assert f"status {status.value}, held by pod-a at epoch 3, lease left 41s" in said
+    else:
+        assert f"status {status.value}, held by nobody, epoch 3 " in said
+        assert "lease" not in said
+    print_runs(Runs(NOW, [row]))
+    assert ("41s" in capsys.readouterr().out) == status.active

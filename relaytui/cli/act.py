@@ -211,11 +211,11 @@ async def _hold_off(client: CommanderClient) -> str:
 
 def _describe(detail: RunDetail) -> str:
     run = detail.run
-    held = f"held by {run.holder} at epoch {run.epoch}" if run.holder else f"held by nobody, epoch {run.epoch}"
     silent = "" if run.reported_at is None else f", last report {ago(detail.now - run.reported_at)}"
-    left = "" if run.lease_expires_at is None else f", lease left {max(0, int(run.lease_expires_at - detail.now))}s"
-    newest = run.newest_checkpoint or "none"
-    return clean(f"{run.run_id} is {run.status.value}, {held}{silent}{left}; newest checkpoint {newest}.", 1_000)
+    seconds = acts.lease_left(run, detail.now)
+    left = "" if seconds is None else f", lease left {int(seconds)}s"
+    newest = f"newest checkpoint {run.newest_checkpoint or 'none'}"
+    return clean(f"{run.run_id} is {run.status.value}, {acts.held(run)}{silent}{left}; {newest}.", 1_000)
 
 
 def _acted(target: Target, act: Callable[[CommanderClient], Awaitable[T]]) -> T:

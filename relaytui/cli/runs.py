@@ -8,13 +8,14 @@ import click
 
 from relaytui.cli.output import Column, laid_out, number, print_table, terminal_width
 from relaytui.client import artifacts
+from relaytui.client.acts import held, lease_left
 from relaytui.client.answers import RunDetail, Runs
 from relaytui.client.transfers import Word, hub_sign, store_sign, transfer_lines
 from relaytui.client.words import (
     ago,
     alarm,
-    duration,
     behind,
+    duration,
     how_it_ended,
     kept,
     last_step_made,
@@ -86,7 +87,8 @@ def _sign(word: Word) -> str:
 
 
 def _lease(run: RunRow, now: float) -> str:
-    return "" if run.lease_expires_at is None else f"{max(0, int(run.lease_expires_at - now))}s"
+    left = lease_left(run, now)
+    return "" if left is None else f"{int(left)}s"
 
 
 def _rate(run: RunRow) -> str:
@@ -107,8 +109,7 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
     """One run in words, a line each; what is not known is left out."""
     run, now = detail.run, detail.now
     yield "run", f"{run.run_id} ({run.mode})"
-    holder = f", held by {run.holder} at epoch {run.epoch}" if run.holder else f", held by nobody, epoch {run.epoch}"
-    yield "status", state(run) + holder + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
+    yield "status", f"{state(run)}, {held(run)}" + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
     if halted := stalled(run, now):
         yield "trainer", halted
     if wrong := alarm(run):
@@ -117,9 +118,9 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
         yield "why", run.message
     if waits:
         yield "waiting", waits
-    share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
     if older := behind(detail.restored_at, now):
         yield "commander", older
+    share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
     pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)
     yield "step", _step(run) + share + pace + (", last step made" if last_step_made(run) else "")
     if run.loss is not None:

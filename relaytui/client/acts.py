@@ -15,6 +15,14 @@ def lease_left(row: RunRow, now: float) -> float | None:
 
 
 def hold_off(until: float | None, now: float) -> str:
+def held(row: RunRow) -> str:
+    """Of whom it is: of who lost it and still has time to stop it is no more."""
+    if row.status.active and row.holder is not None:
+        return f"held by {clean(row.holder, 128)} at epoch {row.epoch}"
+    lost = "" if row.holder is None else f" ({clean(row.holder, 128)} was told to stop)"
+    return f"held by nobody, epoch {row.epoch}{lost}"
+
+
     """A sentence beside each promise of a grant; empty where agents are granted runs as ever."""
     said = held_off(until, now)
     return f"{said[:1].upper()}{said[1:]}." if said else ""
