@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from dashboard_fleet import RUNS, commander
 from dashboard_rig import dashboard
+from msgspec.structs import replace
 from scripted_commander import NOW, ScriptedCommander
 from test_dashboard_acts import NAME, ask
 
+from relaytui.client.acts import cancels, drains
 from relaytui.dashboard import acts
 from relaytui.dashboard.screens.dialogs import Dialog
 from relaytui.wire.rows import OrderRow
-from relaytui.wire.status import OrderKind
+from relaytui.wire.status import OrderKind, RunStatus
 
 __all__ = ["commander"]
 
@@ -47,3 +49,32 @@ async def test_an_order_that_nobody_answers_is_said_after_a_while(
     async with dashboard(commander) as rig:
         await ask(rig, "s")
         await rig.shows("is asked for a checkpoint now", "pod-a has not answered yet")
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+@pytest.mark.parametrize("kind", list(acts.ASKED))
+@pytest.mark.parametrize("status", list(RunStatus))
+def test_what_is_said_meanwhile_is_true_of_the_run_as_it_is(kind: OrderKind, status: RunStatus, stalled: bool) -> None:
+    row = replace(RUNS[0], status=status, stalled_at=NOW - 60 if stalled else None)
+    said = acts.meanwhile(kind, row)
+    assert bool(said) == status.active, "nobody is asked any more"
+    assert ("training goes on" in said) == (status is RunStatus.RUNNING and not stalled)
+    if status.active:
+        assert said.startswith(f"{NAME}: pod-a is asked ")
+        assert said.endswith(("training goes on", "the run is stalled", f"the run is {status.value}"))
+
+
+@pytest.mark.parametrize("status", list(RunStatus))
+def test_what_an_act_would_do_is_said_of_the_run_as_it_is(status: RunStatus) -> None:
+    row = RUNS[0] if status.active else replace(RUNS[0], holder=None, lease_expires_at=None)
+    row = replace(row, status=status)
+    drain, cancel = " ".join(drains(row)), " ".join(cancels(row))
+    trains = status in (RunStatus.RUNNING, RunStatus.DRAINING)
+    for said in (drain, cancel):
+        assert ("SIGTERM" in said) == ("publishes what it saves" in said) == trains
+    assert ("has started no trainer yet" in drain) == (status is RunStatus.LEASED) == ("no trainer yet" in cancel)
+    assert ("Nobody holds this run" in drain) == (not status.active) == ("Nobody trains it" in cancel)
+    # One that lost it may still be at it, for as long as it has to stop.
+    lost = " ".join(cancels(replace(RUNS[0], status=RunStatus.QUEUED)))
+    assert "pod-a has lost this run already and was told to stop: it is cancelled at once" in lost
+    assert "Nobody trains it" not in lost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from relaytui.client.words import duration, held_off
 from relaytui.wire.rows import RunRow
+from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean, counted
 
 
@@ -14,7 +15,6 @@ def lease_left(row: RunRow, now: float) -> float | None:
     return max(0.0, row.lease_expires_at - now)
 
 
-def hold_off(until: float | None, now: float) -> str:
 def held(row: RunRow) -> str:
     """Of whom it is: of who lost it and still has time to stop it is no more."""
     if row.status.active and row.holder is not None:
@@ -23,6 +23,7 @@ def held(row: RunRow) -> str:
     return f"held by nobody, epoch {row.epoch}{lost}"
 
 
+def hold_off(until: float | None, now: float) -> str:
     """A sentence beside each promise of a grant; empty where agents are granted runs as ever."""
     said = held_off(until, now)
     return f"{said[:1].upper()}{said[1:]}." if said else ""
@@ -31,6 +32,9 @@ def held(row: RunRow) -> str:
 def drains(row: RunRow) -> tuple[str, ...]:
     if not row.status.active:
         return ("Nobody holds this run: there is nothing to drain.",)
+    if row.status is RunStatus.LEASED:
+        gives_back = f"{_holder(row)} has started no trainer yet: it starts none, or stops it at once"
+        return f"{gives_back}, and releases the run.", "The run is queued again."
     return (
         f"{_holder(row)} stops the trainer with SIGTERM, publishes what it saves, and releases the run.",
         _at_stake(row),
@@ -39,6 +43,10 @@ def drains(row: RunRow) -> tuple[str, ...]:
 
 
 def cancels(row: RunRow) -> tuple[str, ...]:
+    for_good = "Once cancelled, no agent gets it again; requeue takes that back."
+    if row.status is RunStatus.LEASED:
+        gives_back = f"{_holder(row)} has started no trainer yet: it starts none, or stops it at once"
+        return f"{gives_back}, and the run is cancelled then.", for_good
     if row.status.active:
         holder = _holder(row)
         also = f"also where saving fails or {holder} dies over it"
@@ -46,11 +54,13 @@ def cancels(row: RunRow) -> tuple[str, ...]:
             f"{holder} stops the trainer with SIGTERM and publishes what it saves.",
             _at_stake(row),
             f"The run is cancelled then, {also}. Only where the trainer has reached its last step is it completed.",
-            "Once cancelled, no agent gets it again; requeue takes that back.",
+            for_good,
         )
     newest = clean(row.newest_checkpoint or "", 128)
     kept = f"what it has saved stays, up to {newest}" if newest else "it has saved nothing"
-    for_good = "Once cancelled, no agent gets it again; requeue takes that back."
+    if row.holder is not None:
+        lost = f"{_holder(row)} has lost this run already and was told to stop"
+        return f"{lost}: it is cancelled at once; {kept}.", for_good
     return f"Nobody trains it: it is cancelled at once; {kept}.", for_good
 
 

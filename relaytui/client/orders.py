@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import OrderRow, RunRow
 from relaytui.wire.status import OrderKind, RunStatus
+from relaytui.wire.status import Outcome as AttemptEnd
 from relaytui.wire.text import clean
 
 if TYPE_CHECKING:
-    from relaytui.client.answers import Ordered
+    from relaytui.client.answers import Ordered, RunDetail
     from relaytui.client.api import CommanderClient
 
 PATIENCE = 5.0
@@ -55,13 +56,21 @@ async def outcome(client: CommanderClient, kind: OrderKind, given: Ordered, seco
                 break
             await asyncio.sleep(min(pause, left))
             pause = min(SELDOM, 1.5 * pause)
-    answer, run = _answer(given, order), given.run
-    if answer is Answer.OVER and kind is OrderKind.CANCEL:
-        # However that attempt ended, the order was in force: only a run that had reached its last step is completed.
+    answer, status, lasts = _answer(given, order), given.run.status, kind in (OrderKind.DRAIN, OrderKind.CANCEL)
+    if lasts and order is not None and order.closed_at is not None and answer is not Answer.REFUSED:
+        # Its attempt has ended. One that took the order, or did as it says without a word, did not end for nothing.
         with contextlib.suppress(RelayError):
-            run = (await client.run(run.run_id)).run
-        answer = Answer.DONE if run.status is RunStatus.CANCELLED else answer
-    return Outcome(answer, _words(answer, kind, given.run if answer is Answer.OVER else run, order), order)
+            detail = await client.run(given.run.run_id)
+            if answer is Answer.TAKEN or _came_of(kind, order, detail):
+                answer, status = Answer.DONE, detail.run.status
+    return Outcome(answer, _words(answer, kind, given.run, status, order), order)
+
+
+def _came_of(kind: OrderKind, order: OrderRow, detail: RunDetail) -> bool:
+    """However its attempt ended, a cancel was in force: only a run that had reached its last step is completed."""
+    if kind is OrderKind.CANCEL:
+        return detail.run.status is RunStatus.CANCELLED
+    return any(each.epoch == order.epoch and each.outcome is AttemptEnd.DRAINED for each in detail.attempts)
 
 
 def _answer(given: Ordered, order: OrderRow | None) -> Answer:
@@ -74,12 +83,14 @@ def _answer(given: Ordered, order: OrderRow | None) -> Answer:
     return Answer.TAKEN if order.accepted else Answer.REFUSED
 
 
-def _words(answer: Answer, kind: OrderKind, run: RunRow, order: OrderRow | None) -> str:
+def _words(answer: Answer, kind: OrderKind, run: RunRow, status: RunStatus, order: OrderRow | None) -> str:
+    """`run` as the order found it; `status` as it is."""
     holder, run_id = clean(run.holder or "its holder", 128), clean(run.run_id, 128)
     said = clean(order.message, 500) if order is not None else ""
     match answer:
         case Answer.DONE:
-            return f"{run_id} is {run.status.value}"
+            ended = "" if order is None else f"the attempt of {holder} has ended: "
+            return f"{ended}{run_id} is {status.value}"
         case Answer.REFUSED:
             return f"{holder} refuses to {kind} {run_id}: {said or 'no reason given'}"
         case Answer.OVER:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from relaytui.client.orders import Answer, outcome
 from relaytui.wire.errors import RelayError
 from relaytui.wire.rows import RunRow
-from relaytui.wire.status import OrderKind
+from relaytui.wire.status import OrderKind, RunStatus
 
 if TYPE_CHECKING:
     from relaytui.client.answers import Ordered
@@ -24,6 +24,16 @@ ASKED = {
     OrderKind.SYNC: "is asked to sync to the Hub now",
 }
 """Orders that cost nothing, and are not asked about."""
+
+
+def meanwhile(kind: OrderKind, row: RunRow) -> str:
+    """What is said of such an order while its answer takes a while; `row` as it is then. Empty where nobody is asked
+    any more: what came of it is said then."""
+    if not row.status.active:
+        return ""
+    going_on = row.status is RunStatus.RUNNING and row.stalled_at is None
+    goes = "training goes on" if going_on else f"the run is {'stalled' if row.stalled_at else row.status.value}"
+    return f"{row.run_id}: {row.holder or 'its holder'} {ASKED[kind]}; {goes}"
 
 
 def acting(action_id: str) -> Callable[[DashboardApp], None]:
@@ -59,17 +69,17 @@ async def _order_now(app: DashboardApp, row: RunRow, kind: OrderKind) -> None:
     except RelayError as error:
         app.say(f"{row.run_id} is not asked to {kind}: {error}", severity="warning")
         return
-    asked = f"{row.run_id}: {row.holder or 'its holder'} {ASKED[kind]}; training goes on"
-    await follow(app, kind, given, meanwhile=asked)
+    await follow(app, kind, given)
 
 
-async def follow(app: DashboardApp, kind: OrderKind, given: Ordered, *, meanwhile: str = "") -> None:
-    """Says what becomes of an order, where the screen does not show it anyway; `meanwhile` if that takes a while."""
+async def follow(app: DashboardApp, kind: OrderKind, given: Ordered) -> None:
+    """Says what becomes of an order, where the screen does not show it anyway."""
     client = await app.session.client()
     came = await outcome(client, kind, given, AT_ONCE)
     if came.answer is Answer.UNANSWERED:
-        if meanwhile:
-            app.say(meanwhile)
+        now = app.mirror.runs.get(given.run.run_id, given.run)
+        if kind in ASKED and (said := meanwhile(kind, now)):
+            app.say(said)
         came = await outcome(client, kind, given, FOLLOWED_FOR)
     if came.answer is Answer.TAKEN and kind in ASKED:
         app.say(f"{given.run.run_id}: {came.words}")
