@@ -90,7 +90,7 @@ from relaytui.client.answers import Log
 from relaytui.wire.rows import LogLine
 
 lines = Log([LogLine(1, n, 0.0, "x" * 100) for n in range(5_000)])
-import_module("relaytui.cli.log").ask = lambda target, question: (lines, "")
+import_module("relaytui.cli.log").ask = lambda target, question: (lines, [])
 sys.argv = ["relay-tui", "log", "tiny"]
 main()
 """
