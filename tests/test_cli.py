@@ -188,13 +188,37 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "command", [("runs",), ("log",), ("events",), ("events", "--run"), ("artifacts", "list"), ("save",), ("drain",)]
+    "words",
+    [
+        ("runs", "nothing"),
+        ("runs", "nothing", "--json"),
+        ("log", "nothing"),
+        ("log", "nothing", "--epoch", "1"),
+        ("log", "nothing", "--json"),
+        ("events", "nothing"),
+        ("events", "nothing", "--after", "0", "--json"),
+        ("events", "--run", "nothing"),
+        ("artifacts", "list", "nothing"),
+        ("artifacts", "list", "nothing", "--json"),
+        ("artifacts", "attach", "nothing", __file__, "--name", "x"),
+        *((act, "nothing") for act in ("save", "sync", "drain", "cancel", "requeue", "force-acquire")),
+        *((act, "nothing", "--yes", "--expected-epoch", "1") for act in ("drain", "cancel", "requeue")),
+        ("force-acquire", "nothing", "--yes", "--expected-epoch", "1"),
+    ],
 )
-def test_an_unknown_run_is_one_line(served: Served, command: tuple[str, ...]) -> None:
-    done = relay(*command, "nothing", "--state", served.state)
+def test_an_unknown_run_is_one_line(served: Served, words: tuple[str, ...]) -> None:
+    done = relay(*words, "--state", served.state)
     assert done.returncode == 1
     assert done.stderr == f"relay-tui: no run nothing. see `relay-tui --state {served.state} runs`\n"
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("act", ["fetch", "verify", "delete"])
+def test_an_unknown_artifact_is_one_line(served: Served, act: str) -> None:
+    for number, code, words in (("7", 1, "no artifact 7"), ("nothing", 2, "'nothing' is not a plain whole number")):
+        done = relay("artifacts", act, number, "--state", served.state)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+        assert words in done.stderr
 
 
 def test_drain_and_force_ask_first_and_hold_to_the_epoch(served: Served) -> None:
