@@ -12,7 +12,7 @@ import click
 from relaytui.shell.interrupt import INTERRUPTED, leave_at_once
 from relaytui.shell.streams import Unwritable, settle_streams
 from relaytui.wire.errors import Exit, RelayError, sentences
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, sayable
 
 READER_GONE = 141
 """As a shell says it of a program that SIGPIPE ended."""
@@ -31,7 +31,7 @@ def run(name: str, command: click.Command, args: Sequence[str] | None = None) ->
     """The exit code of one command. What goes wrong is one line on stderr, without what a terminal would act on."""
 
     def say(words: str) -> None:
-        click.echo(f"{name}: {clean(' '.join(words.split()), MAX_WORDS)}", err=True)
+        click.echo(f"{name}: {clean(sayable(' '.join(words.split())), MAX_WORDS)}", err=True)
 
     try:
         try:

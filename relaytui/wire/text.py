@@ -40,6 +40,9 @@ _ESCAPES = re.compile(
 )
 
 
+_NO_CHARACTERS = re.compile(r"[\ud800-\udfff]")
+
+
 def clean(text: str, limit: int = MAX_LINE) -> str:
     """One line of untrusted text as it may be stored and shown; longer ones end in `…`."""
     if len(text) > limit:
@@ -54,6 +57,11 @@ def clean(text: str, limit: int = MAX_LINE) -> str:
             piles = odd.piles if odd.high.search(text) else odd.low_piles
             text = piles.sub(_KEPT, odd.fillers.sub("", text))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def sayable(text: str) -> str:
+    """Text that can be encoded: of a path in it each byte that is no character is a `\ufffd`."""
+    return _NO_CHARACTERS.sub("\ufffd", text)
 
 
 def counted(count: int, noun: str, many: str = "") -> str:

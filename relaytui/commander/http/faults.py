@@ -6,19 +6,19 @@ from aiohttp import hdrs, web
 
 from relaytui.wire.codec import encode
 from relaytui.wire.errors import RelayError
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, sayable
 
 ORIGINAL = frozenset({"/api/lease/acquire", "/api/lease/renew", "/api/job/report"})
 
 
 def fault_of(error: RelayError) -> dict[str, object]:
-    return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    return {"error": {"code": error.code, "message": sayable(error.message), "hint": sayable(error.hint)}}
 
 
 def error_response(error: RelayError, path: str = "") -> web.Response:
     body = fault_of(error)
     if path in ORIGINAL:
-        body["detail"] = str(error)  # where the original's workers look
+        body["detail"] = sayable(str(error))  # where the original's workers look
     return web.Response(body=encode(body), status=error.status, content_type="application/json")
 
 

@@ -41,7 +41,7 @@ from relaytui.wire.messages import (
     Welcome,
 )
 from relaytui.wire.status import Stream
-from relaytui.wire.text import clean
+from relaytui.wire.text import clean, sayable
 
 log = logging.getLogger(__name__)
 StateAnswer = Applied | Missing | Refuse | None
@@ -390,7 +390,7 @@ class AgentSession:
             await self._outbox.run()
 
     async def _hang_up(self, problem: RelayError, code: int = POLICY_VIOLATION) -> None:
-        self._outbox.send(Problem(code=problem.code, message=problem.message, hint=problem.hint))
+        self._outbox.send(Problem(problem.code, sayable(problem.message), sayable(problem.hint)))
         await self._close(code)
 
 

@@ -16,6 +16,7 @@ from relaytui.wire.codec import decode, encode, refuse_twins
 from relaytui.wire.errors import RelayError
 from relaytui.wire.feed import Beat, ClientFeed, Lines, LinesGap, RunChanged, Snapshot, WorkerChanged
 from relaytui.wire.rows import EventRow, LogLine, RunRow, WorkerRow
+from relaytui.wire.text import sayable
 
 Row = TypeVar("Row", RunRow, WorkerRow, EventRow)
 
@@ -80,7 +81,7 @@ class FeedSession:
         try:
             await self._receive(subscriber)
         except RelayError as problem:
-            message = f"{problem.code}: {problem.message}".encode()[:120]
+            message = sayable(f"{problem.code}: {problem.message}").encode()[:120]
             await self._ws.close(code=POLICY_VIOLATION, message=message)
         finally:
             feed.unsubscribe(subscriber)

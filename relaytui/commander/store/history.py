@@ -12,6 +12,7 @@ from relaytui.commander.store.changes import EventSaved, WorkerForgotten, Worker
 from relaytui.commander.store.columns import columns, record, select, upsert
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.rows import EventRow
+from relaytui.wire.text import sayable
 
 MAX_SHOWN = 10_000
 """Bytes of one event's data that leave the database: room for all that may be filed today. There are larger ones."""
@@ -46,6 +47,7 @@ def add_event(
     epoch: int = 0,
     data: dict[str, str] | None = None,
 ) -> EventRow:
+    message = sayable(message)
     cursor = tx.execute(
         "INSERT INTO events (at, kind, actor, message, run_id, epoch, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (at, kind, actor, message, run_id, epoch, orjson.dumps(data or {}).decode()),
