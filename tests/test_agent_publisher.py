@@ -14,6 +14,7 @@ from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole
 
 from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.exit_word import recorded_end
+from relay_agent.checkpoints.heard import HEARD_WITHIN
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.publisher import RETRY_AFTER, ROOM_WITHIN, Publisher
@@ -394,6 +395,44 @@ async def test_of_a_trainer_that_was_asked_to_stop_and_exits_with_0_only_what_it
 
 
 async def test_an_exit_with_0_before_the_last_step_proves_no_save_of_before_it(rig: Rig) -> None:
+@pytest.mark.parametrize("how", ["later", "never", "no time"])
+async def test_a_save_whose_last_lines_are_not_heard_waits_and_is_not_called_healthy(rig: Rig, how: str) -> None:
+    publisher = rig.publisher(patient=lambda: how != "no time")
+    answers = False
+
+    async def catch_up() -> bool:
+        return answers
+
+    publisher.catch_up = catch_up
+    stage(rig.run, 1, 1)
+    await publisher.look()
+    assert rig.told.steps == ([1] if how == "no time" else [])
+    rig.clock.now += HEARD_WITHIN - 1
+    await publisher.look()
+    assert rig.told.steps == ([1] if how == "no time" else [])
+    answers = how == "later"
+    rig.clock.now += 1
+    await publisher.look()
+    assert rig.told.steps == [1]
+    assert read(rig.run.ckpt / "step_00000001").manifest.healthy is (how == "later")
+
+
+async def test_where_only_what_is_healthy_is_wanted_one_that_is_not_known_to_be_stays(rig: Rig) -> None:
+    publisher = rig.publisher(patient=lambda: False)
+    answers = False
+
+    async def catch_up() -> bool:
+        return answers
+
+    publisher.catch_up, publisher.only_healthy = catch_up, True
+    stage(rig.run, 1, 1)
+    await publisher.look()
+    assert rig.told.steps == []
+    answers = True
+    await publisher.look()
+    assert rig.told.steps == [1]
+
+
     """Its launcher was told to stop by somebody else, say, and it ended in the middle of a save."""
     publisher = rig.publisher()
     stage(rig.run, 1, 2, marker=False)

@@ -6,14 +6,18 @@ import asyncio
 import fcntl
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from relay_agent import guardian
-from relay_agent.guardian import output
+from relay_agent.guardian import output, terminal
+from relay_agent.guardian.log import LOG_QUEUE
+from relay_agent.guardian.main import Guardian
 from relay_agent.guardian.output import LOOK, PIPE, Output
 from relay_agent.output import printed
 from relay_agent.trainer import supervise
@@ -140,11 +144,123 @@ async def test_what_has_gathered_is_heard_when_it_is_asked_for(tmp_path: Path, m
         while not (tmp_path / "saved").exists():
             await asyncio.sleep(0.01)
         assert heard == [b"one\n"]
-        await trainer.catch_up()
+        assert await trainer.catch_up()
         assert heard == [b"one\n", b"two\n"]
         (tmp_path / "go").write_text("go\n")
         await trainer.gone
-    await trainer.catch_up()  # nothing is left to be asked
+    assert await trainer.catch_up(), "nothing is left to be asked"
+
+
+class Kept:
+    """A guardian in this process, between a trainer that prints into its pipe and an agent. Its volume takes nothing
+    until `log` is started."""
+
+    def __init__(self, tmp_path: Path, *, pty: bool = False) -> None:
+        self.agent, theirs = socket.socketpair()
+        self.agent.settimeout(10.0)
+        theirs.setblocking(False)
+        self.guardian = Guardian(theirs.detach(), str(tmp_path / "log"), "guard-x", 60.0, 0.0, "-", ["true"], pty=pty)
+        read, self.prints = terminal.make() if pty else os.pipe()
+        self.guardian.output = Output(read, pty=pty)
+        self.wake, self.waker = os.pipe()
+        os.set_blocking(self.wake, False)
+        self.said = b""
+
+    def serve(self, seconds: float = 0.0) -> None:
+        for fd, events in self.guardian._ready(self.wake, seconds):
+            self.guardian._serve(fd, events, self.wake)
+        self.guardian._on_time()
+        self.agent.setblocking(False)
+        with suppress(BlockingIOError):
+            while more := self.agent.recv(1 << 20):
+                self.said += more
+
+    def told(self) -> list[tuple[bytes, int]]:
+        """What it said: the kind, and for TAKEN the number, for the rest how many bytes."""
+        told, said = list[tuple[bytes, int]](), self.said
+        while said:
+            kind, _, length = guardian.HEADER.unpack(said[: guardian.HEADER.size])
+            payload, said = said[guardian.HEADER.size :][:length], said[guardian.HEADER.size + length :]
+            told.append((kind, int(payload) if kind == guardian.TAKEN else length))
+        return told
+
+    def close(self) -> None:
+        for fd in (self.prints, self.guardian.output.fd, self.guardian.line.fd, self.wake, self.waker):
+            os.close(fd)
+        self.agent.close()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    kept = Kept(tmp_path)
+    yield kept
+    kept.close()
+
+
+def test_who_asks_for_what_was_printed_is_answered_once_it_is_taken_however_slow_the_volume(kept: Kept) -> None:
+    """A checkpoint was judged by all but the last line, in which the loss had gone."""
+    for _ in range(LOG_QUEUE):
+        kept.guardian.log.put(0, b"")
+    os.write(kept.prints, b"loss: nan\n")
+    kept.guardian.obey(guardian.TAKE + b"1")
+    kept.serve()
+    kept.guardian.obey(guardian.TAKE + b"2")
+    kept.serve()
+    assert guardian.TAKEN not in dict(kept.told())
+    kept.guardian.log.start()  # the volume is back
+    for _ in range(200):
+        kept.serve(0.05)
+        if guardian.TAKEN in dict(kept.told()):
+            break
+    said = kept.told()
+    assert said[0] == (guardian.OUTPUT, 10)
+    assert [number for kind, number in said if kind == guardian.TAKEN] == [2], "it answers the first, too"
+    kept.guardian.log.close(10.0, "0")
+
+
+def test_a_volume_that_never_answers_makes_no_heap_of_questions(kept: Kept) -> None:
+    for _ in range(LOG_QUEUE):
+        kept.guardian.log.put(0, b"")
+    os.write(kept.prints, b"one\n")
+    for number in range(1000):
+        kept.guardian.obey(guardian.TAKE + str(number).encode())
+    assert len(kept.guardian.takes) <= 16
+    kept.guardian.log.start()
+    for _ in range(200):
+        kept.serve(0.05)
+        if kept.told()[-1:] == [(guardian.TAKEN, 999)]:
+            break
+    assert kept.told()[-1] == (guardian.TAKEN, 999), "it answers those before it, too"
+    kept.guardian.log.close(10.0, "0")
+
+
+@pytest.mark.parametrize("pty", [False, True], ids=["pipe", "terminal"])
+def test_a_trainer_that_prints_without_end_does_not_keep_the_answer_back(tmp_path: Path, pty: bool) -> None:
+    kept = Kept(tmp_path, pty=pty)
+    kept.guardian.log.start()
+    ends = threading.Event()
+
+    def flood() -> None:
+        with suppress(BlockingIOError):  # full, as it is told to end
+            while not ends.is_set():
+                os.write(kept.prints, b"x" * 4096)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        until = time.monotonic() + 10
+        kept.guardian.obey(guardian.TAKE + b"7")
+        while (guardian.TAKEN, 7) not in kept.told():
+            assert time.monotonic() < until
+            kept.serve(0.05)
+    finally:
+        ends.set()
+        os.set_blocking(kept.prints, False)
+        while flooding.is_alive():
+            kept.serve(0.01)
+        flooding.join()
+    kept.guardian.log.close(10.0, "0")
+    kept.close()
 
 
 async def test_all_that_was_printed_is_heard_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,13 +309,27 @@ async def test_what_the_guardian_says_of_its_own_accord_is_no_answer(tmp_path: P
         second = asyncio.create_task(trainer.catch_up())
         assert await asked() == b"O2\n"
         tell(guardian.TAKEN, b"1")
-        await first
+        assert await first
         await asyncio.sleep(0)
         assert not second.done(), "it was printed after the first was answered"
         tell(guardian.EXITED, b"0")
         tell(guardian.GONE, b"0")
         await trainer.gone
-        await second
+        assert await second
+    theirs.close()
+
+
+async def test_who_is_not_answered_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "ANSWERS", 0.01)
+    ours, theirs = socket.socketpair()
+    trainer = Supervised(tmp_path / "log", lambda data: None, lambda lines, size: None)
+    theirs.sendall(guardian.HEADER.pack(guardian.STARTED, 0, 1) + b"1")
+    await trainer.adopt(ours, os.getpid(), "guard-of-nobody", 5.0)
+    assert not await trainer.catch_up()
+    theirs.sendall(
+        guardian.HEADER.pack(guardian.EXITED, 0, 1) + b"0" + guardian.HEADER.pack(guardian.GONE, 0, 1) + b"0"
+    )
+    await trainer.gone
     theirs.close()
 
 

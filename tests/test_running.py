@@ -74,8 +74,8 @@ class Trainer:
     def pids(self) -> set[int]:
         return set()
 
-    async def catch_up(self) -> None:
-        pass
+    async def catch_up(self) -> bool:
+        return True
 
 
 class Publisher:

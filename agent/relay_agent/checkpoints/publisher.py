@@ -12,6 +12,7 @@ from pathlib import Path
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
 from relay_agent.checkpoints.disk import FULL, names
 from relay_agent.checkpoints.exit_word import was_stopped
+from relay_agent.checkpoints.heard import Heard
 from relay_agent.checkpoints.line import marks_so_far, published
 from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
@@ -132,8 +133,10 @@ class Publisher:
         """False once there is doubt whether the resume took."""
         self.only_healthy = False
         """What was saved while the loss was bad stays where it is."""
-        self.catch_up: Callable[[], Awaitable[None]] | None = None
-        """Has what the trainer printed until now heard: the loss with which something was saved may be in it."""
+        self.catch_up: Callable[[], Awaitable[bool]] | None = None
+        """Has what the trainer printed until now heard: the loss with which something was saved may be in it. False: it
+        may not have been."""
+        self._heard = Heard(clock, patient)
 
     async def run(self) -> None:
         """Until `finish` asks for the last look."""
@@ -274,15 +277,16 @@ class Publisher:
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
-        if whole and self.catch_up is not None:
-            await self.catch_up()
+        heard = await self._heard.ask(self.catch_up) if whole else True
+        if heard is None:
+            return
         waiting: set[Staged] = set()
         for staged in whole:
-            if self.only_healthy and not self._healthy(staged.step):
+            if self.only_healthy and not (heard and self._healthy(staged.step)):
                 continue
             if staged in self._passed:
                 await self._orphan(staged)
-            elif await self._publish(staged):
+            elif await self._publish(staged, heard):
                 self._passed |= waiting
             else:
                 waiting.add(staged)
@@ -332,8 +336,8 @@ class Publisher:
             self._recorder.event("volume.back", f"what was missed is back: {before}")
         return True
 
-    async def _publish(self, staged: Staged) -> bool:
-        """Whether it is in the line now."""
+    async def _publish(self, staged: Staged, heard: bool) -> bool:
+        """Whether it is in the line now. `heard`: all that its trainer printed before it was whole."""
         began = self._clock.boot()
         try:
             done = await self._gently(
@@ -344,7 +348,7 @@ class Publisher:
                 self._still_mine,
                 mode=self._mode,
                 trainer=self._trainer,
-                healthy=self._healthy(staged.step),
+                healthy=heard and self._healthy(staged.step),
                 metrics=self._metrics(staged.step),
                 point=self._safe,
                 check=self._check,

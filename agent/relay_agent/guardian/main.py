@@ -67,6 +67,8 @@ FOR_EVER = 1e12
 """Seconds: no deadline lies beyond."""
 TRIES = 100
 """How often what the trainer left is looked for where the system does not let us look."""
+TAKES = 16
+"""Questions for what was printed that wait for a slow volume: the answer to a later one is that to those before it."""
 LEFTOVER_GRACE = 3.0  # seconds for what a trainer leaves behind: to end by itself, and between SIGTERM and SIGKILL
 
 
@@ -84,6 +86,7 @@ class Guardian:
         self.pty = pty
         self.trainer = Trainer(argv, guard, pty=pty)
         self.output = Output(-1, pty=pty)
+        self.takes: list[tuple[bytes, int]] = []  # not answered yet: the number, and up to which byte it is about
         self.told_trouble = ""
         self.said = ""  # what went wrong last
         self.kill_at: float | None = None
@@ -138,10 +141,12 @@ class Guardian:
 
     def drain(self) -> bool:
         """Take one chunk of what the trainer printed; False when there is none for now."""
-        if self.output.fd < 0 or not (data := self.output.take()):
-            return False
-        self.log.put(self.line.output(data), data)
-        return True
+        data = self.output.take() if self.output.fd >= 0 else b""
+        if data:
+            self.log.put(self.line.output(data), data)
+        if self.takes:
+            self._answer(all_taken=not data)
+        return bool(data)
 
     def drain_all(self) -> None:
         """What there is by now, as far as the volume is not behind already."""
@@ -149,12 +154,21 @@ class Guardian:
             if self.log.waiting >= LOG_QUEUE or not self.drain():
                 break
 
+    def _answer(self, all_taken: bool) -> None:
+        """Those who asked for what was printed before that, once it is taken."""
+        answered = [number for number, end in self.takes if all_taken or end <= self.line.printed]
+        if answered:
+            del self.takes[: len(answered)]
+            self.line.tell_printed()
+            self.line.tell(TAKEN, answered[-1])
+
     # -- the agent -----------------------------------------------------------------------------------------------
 
     def greet(self) -> None:
         """A new agent: it hears what there is to know, and reads from the log what it missed."""
         self.told_trouble = ""
         self.output.gather = 0.0  # as for every agent, until it says otherwise
+        self.takes.clear()  # it counts its own anew
         self.line.tell(STARTED, str(self.trainer.pid).encode())
         self.line.tell_printed()
         if self.trainer.code is not None:
@@ -166,9 +180,8 @@ class Guardian:
         elif order == STOP:
             self.stop(self.grace, "order")
         elif order.startswith(TAKE):
+            self.takes[TAKES - 1 :] = [(order[1:], self.line.printed + self.output.holds)]
             self._guarded(self.drain_all)
-            self.line.tell_printed()
-            self.line.tell(TAKEN, order[1:])
         elif order[:1] in (DEADLINE, NOTICE, GATHER):
             try:
                 seconds = float(order[1:])
@@ -237,7 +250,7 @@ class Guardian:
         poll.register(wake, select.POLLIN)
         full = self.log.waiting >= LOG_QUEUE  # the volume hangs: the trainer waits, orders are still obeyed
         pause = 0.0
-        if self.output.fd >= 0 and not full and not (pause := self.output.pause()):
+        if self.output.fd >= 0 and not full and (self.takes or not (pause := self.output.pause())):
             poll.register(self.output.fd, select.POLLIN)
         if not line.alone:
             poll.register(line.fd, select.POLLIN | (select.POLLOUT if line.pending else 0))
@@ -246,7 +259,7 @@ class Guardian:
                 poll.register(line.listening, select.POLLIN)
             for caller in line.callers:
                 poll.register(caller, select.POLLIN)
-        limits = [at_most, pause or None, 0.05 if full else None]
+        limits = [at_most, pause or None, 0.05 if full else 0.0 if self.takes else None]
         limits.append(0.5 if self.deadline else None)  # poll does not count suspend
         limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self._stop_at()) if at is not None]
         limits += [max(0.0, since + CALLER_SPEAKS - time.monotonic()) for since in line.callers.values()]
@@ -298,6 +311,8 @@ class Guardian:
         if self.log.trouble != self.told_trouble:
             self.told_trouble = self.log.trouble
             self.line.tell(LOG_LOST, os.fsencode(self.told_trouble))
+        if self.takes:
+            self.drain_all()
 
     def _sweep(self, wake: int) -> int:
         """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.

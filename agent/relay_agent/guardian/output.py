@@ -17,6 +17,8 @@ from relay_agent.guardian import terminal
 from relay_agent.guardian.protocol import CHUNK
 
 PIPE = 1 << 20
+TERMINAL = 64 << 10
+"""More than the kernel keeps of what was printed to one: two buffers of a few KiB."""
 LEAST = 64 << 10
 """Bytes that a pipe must hold to be let gather: a user who has many may get small ones only (pipe(7))."""
 RUSH = 8
@@ -38,6 +40,8 @@ class Output:
         """-1 once there is no more."""
         self.gather = 0.0
         """Seconds from one read to the next that the agent is content with."""
+        self.holds = PIPE
+        """Bytes that wait in it at most: what was printed before some moment is among as many as are read after it."""
         self._room = bytearray(CHUNK)  # a new one for each read would be a mapping made and taken away
         self._read_at = float("-inf")
         self._rush = 0
@@ -46,6 +50,8 @@ class Output:
         if fd < 0:
             return
         os.set_blocking(fd, False)
+        if pty:
+            self.holds = TERMINAL
         if pty or not _FIONREAD:
             return
         try:
@@ -56,6 +62,7 @@ class Output:
             size = fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032))
         except OSError:
             return
+        self.holds = size
         self._quarter = size // 4 if size >= LEAST else 0
 
     def pause(self) -> float:

@@ -18,7 +18,7 @@ OOM = b"M"  # before EXITED: the kernel killed something of it, or of its pod, f
 SIGNALLED = b"N"  # before EXITED: a signal ended it; else it exited by itself, whatever its code
 ASKED = b"B"  # before EXITED: it had been asked to stop; payload: why
 GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped
-TAKEN = b"T"  # after the OUTPUT that a TAKE asked for; payload: the number of that
+TAKEN = b"T"  # after the OUTPUT that a TAKE asked for; payload: the number of that. It answers those before it, too
 
 TROUBLE = b"W"  # something in it failed, and it goes on; payload: what
 ALONE = b"A"  # no agent could take over: the trainer ends with this one; payload: why
@@ -29,7 +29,7 @@ STOP = b"T"  # SIGTERM to the trainer's group, SIGKILL to all of it after the gr
 KILL = b"K"
 NOTICE = b"G"  # followed by seconds: what of its grace the trainer has before a deadline
 GATHER = b"P"  # followed by seconds: output may wait so long for more of it; 0, as at first: it is wanted at once
-TAKE = b"O"  # followed by a number: what has gathered is wanted now, and then a TAKEN of that number
+TAKE = b"O"  # followed by a number: what was printed is wanted now, and a TAKEN of that number once all of it is taken
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
 
 SOCKET, ENDED = "guardian.sock", "ended"

@@ -260,10 +260,11 @@ class Supervised:
         and us to be woken for every line."""
         self._say(guardian.GATHER + str(0.0 if at_once else GATHER).encode())
 
-    async def catch_up(self) -> None:
-        """What it has printed so far is heard, however little has gathered; unless its guardian does not answer."""
+    async def catch_up(self) -> bool:
+        """What it has printed so far is heard, however little has gathered. False: its guardian did not answer in time,
+        as where its log cannot be written fast enough."""
         if self._socket is None:
-            return
+            return True
         self._takes = number = self._takes + 1
         self._taken[number] = answer = asyncio.get_running_loop().create_future()
         self._say(guardian.TAKE + str(number).encode())
@@ -272,6 +273,7 @@ class Supervised:
             await asyncio.wait({answer}, timeout=ANSWERS)
         finally:
             del self._taken[number]
+        return answer.done()
 
     def _say(self, line: bytes) -> None:
         if self._socket is not None:
