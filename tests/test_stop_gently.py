@@ -26,6 +26,7 @@ from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
 
 GRACE = 60.0
+ASKED = ["the trainer is to save before it is stopped, in 60 s at the latest", "the trainer was asked to save"]
 
 
 class Told:
@@ -215,6 +216,35 @@ async def test_what_fails_on_the_way_stops_it_all_the_same() -> None:
     scene.give(1, OrderKind.DRAIN)
     await asyncio.gather(*scene.tasks, return_exceptions=True)
     assert scene.stop.why is Why.DRAIN
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ({"sigterm": True}, ["stopping the trainer, publishing what it saves"]),
+        ({}, [*ASKED, "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped"]),
+        ({"takes_after": 1, "publishes_after": 4}, [*ASKED, "the checkpoint is published: stopping the trainer"]),
+        ({"takes_after": 1}, [*ASKED, "no checkpoint came in 60 s: stopping the trainer"]),
+        ({"exits_after": 2}, ASKED),
+    ],
+)
+def test_what_is_said_of_a_drain_is_said_once_and_as_it_happens(
+    capsys: pytest.CaptureFixture[str], behaviour: dict[str, Any], said: list[str]
+) -> None:
+    """That it was asked to drain was said ten seconds later, after what it did for that."""
+    clock, told = FakeClock(), Told()
+    trainer = Trainer(clock, **behaviour)
+
+    async def drained() -> None:
+        scene = Scene()
+        gently = Gently(trainer, clock, told, GRACE, lambda: False, lambda: trainer.gone)  # type: ignore[arg-type]
+        scene.orders.before_stop = gently.save
+        scene.give(1, OrderKind.DRAIN)
+        await asyncio.gather(*scene.tasks)
+
+    virtually(clock, drained)
+    lines = [line.removeprefix("relay-agent: ") for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["asked to drain by root", *said]
 
 
 async def test_a_refusal_is_said_on_the_pod_too(capsys: pytest.CaptureFixture[str]) -> None:

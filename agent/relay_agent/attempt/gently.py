@@ -12,10 +12,7 @@ from relaytui.wire.clock import Clock
 
 LAST = 1.0
 """Seconds for a SIGTERM that nothing handles to do its work."""
-UNHEEDED = (
-    "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped, and the steps after its newest"
-    " checkpoint are lost"
-)
+UNHEEDED = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped"
 
 
 class Gently:
@@ -46,11 +43,13 @@ class Gently:
         known = self._answers() and await self._saver.took_the_wish()
         if known or not handles:
             await self._ask_first(known)
+        else:
+            say("stopping the trainer, publishing what it saves")
         return math.inf if handles else began + self._grace + LAST
 
     async def _ask_first(self, known: bool) -> None:
         """`known`: it looks for the file, though one of its steps may take long."""
-        say("the trainer is to stop, and is asked for a checkpoint first")
+        say(f"the trainer is to save before it is stopped, in {self._grace:g} s at the latest")
         wish = await Wish.of(self._saver, self._clock)
         wish.heeded = wish.heeded or known
         asked = self._clock.boot()

@@ -39,12 +39,8 @@ class _StopRule(NamedTuple):
 
 
 _STOPS = {
-    OrderKind.DRAIN: _StopRule(
-        Why.DRAIN, "drained", "asked to drain {who}: stopping the trainer, publishing what it saves"
-    ),
-    OrderKind.CANCEL: _StopRule(
-        Why.CANCEL, "cancelled", "the run is cancelled {who}: stopping the trainer, publishing what it saves"
-    ),
+    OrderKind.DRAIN: _StopRule(Why.DRAIN, "drained", "asked to drain {who}"),
+    OrderKind.CANCEL: _StopRule(Why.CANCEL, "cancelled", "the run is cancelled {who}"),
 }
 NO_HUB = Answer(False, "it has no repository on the Hub: HF_REPO is not set")
 _GONE = Answer(False, "the trainer has exited")
@@ -110,7 +106,10 @@ class Orders:
         if self._stop.why is not None and self._stop.why >= rule.why:
             return
         self._tell.event(f"order.{kind}", who, send=False)
+        say(rule.said.format(who=who))
         if self.before_stop is None or self._over or self._stop.asked.is_set():
+            if self.before_stop is None and not self._stop.asked.is_set():  # it may be taken over, or be about to start
+                say("stopping the trainer if it runs, publishing what it saves")
             self._stop_now(rule, who)
             return
         first = self._stopping is None
@@ -141,7 +140,6 @@ class Orders:
         self._stop_as_ordered()
 
     def _stop_now(self, rule: _StopRule, who: str) -> None:
-        say(rule.said.format(who=who))
         self._stop.ask(rule.why, f"{rule.word} {who}")
 
     @property
