@@ -178,8 +178,23 @@ async def test_a_trainer_that_was_stopped_without_its_guardian_did_not_end_by_it
     trainer = Supervised(tmp_path / "log", lambda data: up.set(), lambda lines, size: None)
     await trainer.start(("bash", "-c", script), {"PATH": os.environ["PATH"]}, told.guard, 5.0, 60.0, folder)
     await up.wait()
-    found = await asyncio.to_thread(look, here, "run-1")
-    await trainer.gone
-    assert found is not None
-    assert found.ending is not None
-    assert (found.trainer, found.ending.code, found.ending.why) == (Trainer.STOPPED, 0, "order")
+    for _ in range(2):  # who stopped it may die before it has published what was saved
+        found = await asyncio.to_thread(look, here, "run-1")
+        await trainer.gone
+        assert found is not None
+        assert found.ending is not None
+        assert (found.trainer, found.ending.code, found.ending.why) == (Trainer.STOPPED, 0, "order")
+    assert (tmp_path / "log.exit").read_text() == "0 order\n", "for who comes to the volume from another pod"
+
+
+async def test_where_its_guardian_was_not_told_the_word_beside_it_counts(tmp_path: Path) -> None:
+    """A guardian of before an upgrade."""
+    here = pod(tmp_path)
+    folder = here.make_folder("run-1", 1)
+    here.write(folder, note(here, folder))
+    (folder / guardian.ENDED).write_text("0 12 0 itself\n")
+    for trainer in (Trainer.EXITED, Trainer.STOPPED):
+        found = look(here, "run-1")
+        assert found is not None
+        assert found.trainer is trainer
+        (folder / guardian.BESIDE).touch()

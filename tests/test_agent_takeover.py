@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +115,31 @@ def test_without_an_agent_for_long_it_saves_and_stops_and_the_next_agent_goes_on
     assert saved >= 5
     assert attempts[1]["started_from"] == f"step_{saved:08d}"
     assert steps(rig) == [f"{n}/100" for n in (*range(1, saved + 1), *range(saved + 1, 101))]
+
+
+def test_who_takes_over_a_trainer_that_was_asked_to_stop_goes_on_from_what_it_saves(rig: Rig, tmp_path: Path) -> None:
+    """By an agent that its guardian could not hear, and that died before there was anything to publish."""
+    ends, script = tmp_path / "ends", tmp_path / "train.sh"
+    script.write_text(f"""
+    if mkdir {tmp_path}/begun; then
+        trap 'while ! test -e {ends}; do sleep 0.02; done; exit 0' TERM
+        echo step 1/40; sleep 60 & wait
+    fi
+    for s in $(seq 40); do echo step $s/40; done
+    """)
+    command = f"exec bash {script}"
+    first = rig.agent(command, **ORPHAN)
+    eventually(lambda: rig.run()["step"] >= 1, "a step")
+    kill(first)
+    (rig.pod_folder() / guardian.BESIDE).touch()
+    os.killpg(trainer_pid(rig), signal.SIGTERM)
+    second = rig.agent(command, **ORPHAN)
+    second.heard("goes on with a new agent: its trainer still runs")
+    ends.touch()
+    assert second.wait() == 0, second.says()
+    attempts = rig.run()["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
+    assert "its trainer was stopped meanwhile" in attempts[0]["message"]
 
 
 def test_a_changed_command_saves_the_old_trainer_and_goes_on_from_there(rig: Rig) -> None:

@@ -22,7 +22,7 @@ from guardian_kit import alive, eventually
 from relay_agent import guardian
 from relay_agent.pod import takeover
 from relay_agent.pod.takeover import Trainer
-from relay_agent.trainer import spawn
+from relay_agent.trainer import leftovers, spawn
 from relay_agent.trainer.leftovers import stop_leftovers
 
 
@@ -214,6 +214,38 @@ def test_a_guardian_that_does_not_listen_costs_no_save(
     assert (tmp_path / "saved").exists()
     assert not alive(bare.trainer)
     assert found.trainer is (Trainer.CRASHED if frozen else Trainer.STOPPED)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["trainer", "what it left"])
+def test_a_stop_that_its_guardian_does_not_hear_of_is_noted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """By who may die before it has seen to what was saved."""
+    monkeypatch.setattr(takeover, "GREETING", 0.3)
+    script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done"
+    if left:
+        script = f"setsid bash -c \"trap 'exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.02; done\" & "
+        script += f"echo up; while ! test -e {tmp_path}/up; do sleep 0.02; done; exit 0"
+    bare = Bare(tmp_path, script)
+    try:
+        bare.call()
+        assert bare.hear()[0] == guardian.STARTED
+        if left:
+            bare.until(guardian.EXITED)
+        takeover._look(bare.folder, SimpleNamespace(guard=bare.guard, grace=5.0))  # type: ignore[arg-type]
+        assert bare.process.wait(10) == 0
+        assert (bare.folder / guardian.ENDED).read_text().split()[::3] == ["0", "order"]
+        assert (tmp_path / "log.exit").read_text() == "0 order\n"
+    finally:
+        bare.close()
+
+
+def test_who_asks_nobody_to_stop_says_so_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trainer had ended by itself, and the guardian is at its last work, on a slow volume."""
+    monkeypatch.setattr(leftovers, "SWEEPS", 0.1)
+    asked = list[str]()
+    assert not leftovers.let_save(os.getpid(), 1.0, lambda: False, lambda: asked.append("it was asked"))
+    assert asked == []
 
 
 def test_an_agent_whose_predecessor_called_and_died_at_once_is_heard(bare: Bare) -> None:

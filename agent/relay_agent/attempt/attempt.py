@@ -238,6 +238,8 @@ class Attempt:
             self._resumed.found(done.step)
         code = await self._running.until_gone(trainer, follower, publisher, note.resume, taken_over=True)
         verdict = await self._judge(code, trainer, follower, publisher)
+        if trainer.stopped and self._stop.why is None:
+            rejoining.stopped_before()
         if rejoining.act is Act.AGAIN and self._stop.why is None:
             story = "; ".join(filter(None, (rejoining.story, trainer.unheard)))
             verdict = given_back(story, verdict, note.resume_step)

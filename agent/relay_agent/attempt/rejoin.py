@@ -38,6 +38,7 @@ class Rejoining:
         self._stop = stop
         self.act = RULES[found.trainer, Standing.SAME, self._same]
         """What is done, as far as the commander has told how the lease stands."""
+        self._became = found.trainer  # of it, by now
         tenure.on_standing = self._stands
 
     @property
@@ -48,7 +49,7 @@ class Rejoining:
     def story(self) -> str:
         ending = self.found.ending
         why = {"orphan": " for want of an agent", "deadline": " at the end of its lease"}
-        return "the agent was gone, and " + STORIES[self.found.trainer] + (why.get(ending.why, "") if ending else "")
+        return "the agent was gone, and " + STORIES[self._became] + (why.get(ending.why, "") if ending else "")
 
     async def join(self, trainer: Supervised) -> None:
         """Be its agent from now on."""
@@ -66,9 +67,14 @@ class Rejoining:
         if self.act is Act.DRAIN:
             self._drain()
 
+    def stopped_before(self) -> None:
+        """It was asked to stop before we came, by whom we do not know, and ran still: go on from what it saved."""
+        if self.act in (Act.KEEP, Act.REGISTER):
+            self.act, self._became = Act.AGAIN, Trainer.STOPPED
+
     def _stands(self, standing: Standing) -> None:
         """The commander has told how the lease stands."""
-        self.act = RULES[self.found.trainer, standing, self._same]
+        self.act = RULES[self._became, standing, self._same]
 
     def _drain(self) -> None:
         say("command, mode or volume was changed: stopping the old trainer; a new one goes on from what it saves")

@@ -5,6 +5,7 @@ from relay_agent.guardian.processes import carries, give_way, handles, prctl, pr
 from relay_agent.guardian.protocol import (
     ALONE,
     ASKED,
+    BESIDE,
     CHUNK,
     DEADLINE,
     EARLY,
@@ -33,6 +34,7 @@ from relay_agent.guardian.protocol import (
 __all__ = [
     "ALONE",
     "ASKED",
+    "BESIDE",
     "CHUNK",
     "DEADLINE",
     "EARLY",

@@ -11,7 +11,7 @@ import os
 import time
 
 from relay_agent.guardian.files import OURS
-from relay_agent.guardian.protocol import ENDED, HEADER, HELLO, OUTPUT, SOCKET
+from relay_agent.guardian.protocol import BESIDE, ENDED, HEADER, HELLO, OUTPUT, SOCKET
 
 LONGEST = 1024
 """Bytes of half an order that are kept; an order has a few."""
@@ -173,6 +173,10 @@ class Line:
     def _drop(self, caller: int) -> None:
         del self.callers[caller]
         os.close(caller)
+
+    def asked_beside(self) -> bool:
+        """Whether an agent that we did not hear has begun to stop the trainer."""
+        return self.folder != "-" and os.path.lexists(f"{self.folder}/{BESIDE}")
 
     def leave_word(self, word: str) -> None:
         """For an agent that was not there when the trainer ended."""

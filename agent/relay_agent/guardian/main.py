@@ -109,11 +109,17 @@ class Guardian:
         lived = self.trainer.code is None
         left = self.trainer.reap()
         if lived and self.trainer.code is not None:
+            self._heed_beside()
             if self.why == "itself" and self.trainer.oom:
                 self.why = "oom"
             self._guarded(self.drain_all)  # who hears of its end has heard what it had to say
             self._tell_end()
         return left
+
+    def _heed_beside(self) -> None:
+        """Who stops it past us leaves word before that."""
+        if self.why == "itself" and self._guarded(self.line.asked_beside):
+            self.why = "order"
 
     def _tell_end(self) -> None:
         if self.why == "oom":
@@ -355,6 +361,7 @@ class Guardian:
             elif not self._guarded(self.drain):
                 break
         if self.trainer.code is not None:
+            self._heed_beside()  # what it left may have been
             cut = " leftovers" if leftovers else ""
             cut = cut if self.why in ("itself", "oom") else f" {self.why}"
             self.log.close(10.0, f"{self.trainer.code}{cut}")

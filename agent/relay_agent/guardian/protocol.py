@@ -34,6 +34,8 @@ DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by
 
 SOCKET, ENDED = "guardian.sock", "ended"
 """In FOLDER: where a new agent is heard, and how it ended (`Ending`)."""
+BESIDE = "asked"
+"""There, too: an agent that the guardian does not hear has begun to stop the trainer itself."""
 EARLY = 1.0  # seconds before a deadline by which the tree gets SIGKILL
 
 CHUNK = 256 * 1024

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from relay_agent import guardian
+from relay_agent.checkpoints.disk import SYSTEM, sync_folder
 from relay_agent.pod.pod import DONE, Note, Pod, unread
 from relay_agent.process import say
 from relay_agent.spool.spool import Spool
@@ -172,10 +173,10 @@ def _look(folder: Path, note: Note) -> Found:
     line, pid = _call(folder, note.guard)
     if line is not None:
         return Found(folder, note, Trainer.RUNNING, line, _peer(line))
-    asked = bool(pid) and _ending(folder) is None
-    if asked:
+    asked = os.path.lexists(folder / guardian.BESIDE)  # by an agent before this one
+    if pid and _ending(folder) is None:
         say("its guardian listens to somebody else, or to nobody: stopping the trainer, so that it can save")
-        let_save(pid, note.grace, lambda: _ending(folder) is not None)
+        asked |= let_save(pid, note.grace, lambda: _ending(folder) is not None, lambda: _leave_word(folder))
     ending = _ending(folder)
     if ending is not None:
         if asked and ending.why == "itself":  # for all that its guardian knows
@@ -184,6 +185,13 @@ def _look(folder: Path, note: Note) -> Found:
         return Found(folder, note, Trainer.EXITED if itself else Trainer.STOPPED, ending=ending)
     leftovers = stop_leftovers(note.guard)
     return Found(folder, note, Trainer.CRASHED, ending=Ending(KILLED, -1, leftovers, "killed"))
+
+
+def _leave_word(folder: Path) -> None:
+    """To its guardian, and to the agent after us: that the trainer was asked to stop."""
+    with suppress(OSError):  # where the pod's disk refuses, we know it for as long as we live
+        os.close(os.open(folder / guardian.BESIDE, os.O_WRONLY | os.O_CREAT | guardian.OURS, 0o600))
+        sync_folder(SYSTEM, folder)
 
 
 def _call(folder: Path, guard: str) -> tuple[socket.socket | None, int]:

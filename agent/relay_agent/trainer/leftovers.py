@@ -40,19 +40,24 @@ SWEEPS = 10.0
 """Seconds that a guardian has for what its trainer left behind, and for its last word."""
 
 
-def let_save(guardian_pid: int, grace: float, ended: Callable[[], bool]) -> None:
+def let_save(guardian_pid: int, grace: float, ended: Callable[[], bool], asks: Callable[[], None]) -> bool:
     """SIGTERM to the trainer of a guardian that does not listen to us, the grace to save, and time for the guardian to
-    note how it ended."""
+    note how it ended. `asks` is told right before that. False: there was nobody to ask any more."""
     trainers = []
     for pid, (parent, _) in guardian.processes().items():
         with suppress(OSError):
             if parent == guardian_pid and os.getpgid(pid) == pid:
                 trainers.append(pid)
-                os.killpg(pid, signal.SIGTERM)
-                os.killpg(pid, signal.SIGCONT)
+    if trainers:
+        asks()
+    for pid in trainers:
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGTERM)
+            os.killpg(pid, signal.SIGCONT)
     _wait(grace, lambda: ended() or not any(pid in guardian.processes() for pid in trainers))
     if not is_frozen(guardian_pid):
         _wait(SWEEPS, lambda: ended() or guardian_pid not in guardian.processes())
+    return bool(trainers)
 
 
 def _wait(seconds: float, done: Callable[[], bool]) -> None:
