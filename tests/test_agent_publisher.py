@@ -61,10 +61,11 @@ class Rig:
         patient: Callable[[], bool] = mine,
         safe: Callable[[], bool] = mine,
         held: Callable[[], bool] = mine,
+        marks: bool | None = None,
     ) -> Publisher:
         return Publisher(
             self.run, 1, "sft", "a trainer", 5.0, keep, self.clock, self.told,
-            held=held, safe=safe, on_fenced=lambda: None, patient=patient,
+            held=held, safe=safe, on_fenced=lambda: None, patient=patient, marks=marks,
         )  # fmt: skip
 
 
@@ -210,7 +211,8 @@ async def test_one_found_torn_while_it_is_published_counts_too(rig: Rig, monkeyp
     stage(rig.run, 1, 10)
     await publisher.finish(0)
     assert rig.told.kinds() == ["checkpoint.torn"]
-    assert publisher.unpublished(10) == "1 checkpoint could not be published: a file of it went"
+    words = "1 checkpoint could not be published: a file of it went; it lies in ckpt/.bad/e00000001.step_10"
+    assert publisher.unpublished(10) == words
 
 
 async def test_what_an_agent_before_published_makes_up_for_what_was_torn_before_that(rig: Rig) -> None:
@@ -394,7 +396,6 @@ async def test_of_a_trainer_that_was_asked_to_stop_and_exits_with_0_only_what_it
     assert (rig.run.bad / "e00000001.step_1").exists()
 
 
-async def test_an_exit_with_0_before_the_last_step_proves_no_save_of_before_it(rig: Rig) -> None:
 @pytest.mark.parametrize("how", ["later", "never", "no time"])
 async def test_a_save_whose_last_lines_are_not_heard_waits_and_is_not_called_healthy(rig: Rig, how: str) -> None:
     publisher = rig.publisher(patient=lambda: how != "no time")
@@ -433,6 +434,7 @@ async def test_where_only_what_is_healthy_is_wanted_one_that_is_not_known_to_be_
     assert rig.told.steps == [1]
 
 
+async def test_an_exit_with_0_before_the_last_step_proves_no_save_of_before_it(rig: Rig) -> None:
     """Its launcher was told to stop by somebody else, say, and it ended in the middle of a save."""
     publisher = rig.publisher()
     stage(rig.run, 1, 2, marker=False)
@@ -464,6 +466,22 @@ async def test_an_exit_with_0_of_one_that_was_stopped_somehow_proves_no_save(
     assert rig.told.steps == []
     assert f"exited with 0, but {why}" in publisher.unpublished(2)
     assert (rig.run.bad / "e00000001.step_2").exists()
+
+
+@pytest.mark.parametrize("marks", [None, False, True])
+async def test_it_is_known_whether_a_save_is_to_keep_still(rig: Rig, marks: bool | None) -> None:
+    publisher = rig.publisher(marks=marks)
+    assert publisher.undecided, "nobody has looked yet"
+    await publisher.look()
+    assert not publisher.undecided
+    stage(rig.run, 1, 1, marker=False)
+    await publisher.look()
+    assert publisher.undecided is not marks
+    for _ in rig.clock.watch(5.0 if marks is False else 60.0):
+        await publisher.look()
+    await publisher.look()
+    assert not publisher.undecided
+    assert rig.told.steps == ([] if marks else [1])
 
 
 async def test_what_began_after_the_stop_is_not_whole_where_processes_were_left(rig: Rig) -> None:

@@ -286,10 +286,11 @@ def test_who_completed_the_run_before_has_nothing_left_to_do_where_it_did() -> N
 
 def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
     stop, progress = Stop(), seen("step 31/40 loss 1", "step 35/40 loss 1", start=20)
-    lost = "; steps 31 to 35 are lost (5 steps)"
-    assert judge(0, stop, progress, 30, "").message == f"exited 0 at step 35 of 40{lost}"
+    lost = "; its newest checkpoint is of step 30; steps 31-35 are in none"
+    hint = "; if that was all there was to do, TARGET_STEPS: 35 says so"
+    assert judge(0, stop, progress, 30, "").message == f"exited 0 at step 35 of 40{lost}{hint}"
     assert judge(0, stop, progress, 30, "", "1 checkpoint could not be published", kept=True).message == (
-        "exited 0 at step 35 of 40, and 1 checkpoint could not be published"
+        f"exited 0 at step 35 of 40, and 1 checkpoint could not be published{hint}"
     ), "it may be kept for the next attempt"
     assert judge(1, stop, progress, 30, "").message.endswith(lost)
     stop.again("stalled in training for 3 h", "stalled")
@@ -322,23 +323,24 @@ def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str
     stop = Stop()
     stop.again("stalled in training", "stalled")
     stalled = judge(137, stop, seen(*STEPS), None, "")
-    killed, lost = "; the trainer did not stop, and was killed", "steps 1 to 39 are lost (39 steps)"
-    cost = f"{killed}; nothing was saved, {lost}"
+    killed, lost = "; the trainer did not stop, and was killed", "steps 1-39 are in no checkpoint"
+    cost = f"{killed}; {lost}"
     assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", f"stalled in training{cost}")
     if why is Why.LOST:  # its successor knows what it saved, and where it starts
         cost = f"{killed}; {lost}, unless it saved them: the next attempt publishes what is whole"
     stop.ask(why, "enough")
     verdict = judge(137, stop, seen(*STEPS), None, "")
     then = {
-        Why.CANCEL: "; it has no checkpoint",
+        Why.CANCEL: "",
         Why.LOST: "",
     }.get(why, "; the next attempt starts at the beginning, step 0")
     assert (verdict.outcome, verdict.ending, verdict.message) == (outcome, ending, f"enough{cost}{then}")
 
 
 AT_35 = (
-    "steps 31 to 35 are lost (5 steps), as SIGTERM ended it before it saved; the next attempt starts at step 30"
-)  # fmt: skip
+    "its newest checkpoint is of step 30; steps 31-35 are in none, as SIGTERM ended it before it saved;"
+    " the next attempt starts at step 30"
+)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,7 @@ AT_35 = (
             0,
             seen("step 31/90 loss 1", start=30),
             None,
-            "nothing was saved, step 31 is lost (1 step); the next attempt starts at step 30",
+            "its newest checkpoint is of step 30; step 31 is in none; the next attempt starts at step 30",
         ),
         (
             143,
@@ -439,7 +441,7 @@ def test_whoever_lost_the_run_says_what_of_it_is_in_no_checkpoint() -> None:
     stop.ask(Why.LOST, "by root")
     told = judge(0, stop, seen("step 386/900 loss 1", start=200), 350, "").message
     left = "unless it saved them: the next attempt publishes what is whole"
-    assert told == f"by root; steps 351 to 386 are lost (36 steps), {left}"
+    assert told == f"by root; its newest checkpoint is of step 350; steps 351-386 are in none, {left}"
     assert judge(143, stop, seen("step 386/900 loss 1"), 350, "").message == told, "it may have saved at SIGTERM"
     assert judge(0, stop, seen("step 386/900 loss 1"), 386, "").message == "by root"
 
@@ -447,9 +449,8 @@ def test_whoever_lost_the_run_says_what_of_it_is_in_no_checkpoint() -> None:
 def test_a_trainer_that_ended_while_no_agent_was_there_says_so_too() -> None:
     judged = judge(137, Stop(), seen("step 386/900 loss 1", start=200), 350, "")
     told = given_back("the agent was gone", judged, 200)
-    assert (
-        told.message == "the agent was gone; steps 351 to 386 are lost (36 steps); the next attempt starts at step 350"
-    )
+    lost = "its newest checkpoint is of step 350; steps 351-386 are in none; the next attempt starts at step 350"
+    assert told.message == f"the agent was gone; {lost}"
     assert (told.outcome, told.ending, told.step, told.trainer_code) == ("preempted", "preempted", 386, 137)
     none = given_back("the agent was gone", judge(137, Stop(), seen(start=200), None, ""), 200)
     assert none.message == "the agent was gone; nothing was saved; the next attempt starts at step 200"
@@ -469,14 +470,13 @@ def test_what_it_said_is_in_the_message() -> None:
     words = (
         "the trainer exited with 137, killed by SIGKILL at step 39: killed for want of host memory; its last words: bye"
     )
-    lost = "nothing was saved, steps 1 to 39 are lost (39 steps)"
+    lost = "steps 1-39 are in no checkpoint"
     assert (verdict.message, verdict.ending) == (f"{words}; {lost}", "oom_killed")
     plain = judge(3, Stop(), seen(*STEPS), None, "bye")
     assert plain.message == f"the trainer exited with 3 at step 39; its last words: bye; {lost}"
     saved = judge(3, Stop(), seen(*STEPS), 30, "bye")
-    assert (
-        saved.message == "the trainer exited with 3 at step 39; its last words: bye; steps 31 to 39 are lost (9 steps)"
-    )
+    lost = "its newest checkpoint is of step 30; steps 31-39 are in none"
+    assert saved.message == f"the trainer exited with 3 at step 39; its last words: bye; {lost}"
     for newest in (38, 39):
         assert judge(3, Stop(), seen(*STEPS), newest, "bye").message.endswith("its last words: bye")
 
@@ -488,7 +488,7 @@ def test_a_kill_that_nobody_saw_is_told_once_and_without_a_guess_that_the_same_s
     verdict = judge(code, Stop(), seen(*STEPS), None, "", lines=STEPS)
     assert verdict.message == (
         f"the trainer {how} at step 39: killed by somebody else, or for want of memory that nothing here counted; "
-        f"its last words: {STEPS[-1]}; nothing was saved, steps 1 to 39 are lost (39 steps)"
+        f"its last words: {STEPS[-1]}; steps 1-39 are in no checkpoint"
     )
     told = judge(code, Stop(), seen(*STEPS), None, "", lines=[*STEPS, CUDA_OOM])
     assert "out of GPU memory" in told.message

@@ -253,8 +253,8 @@ class Attempt:
         lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
         verdict = judge(
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
-            lines=lines, oom=trainer.oom, prints=self._retries.prints, completed=self._retries.completed,
-            signalled=trainer.signalled,
+            publisher.torn, lines=lines, oom=trainer.oom, prints=self._retries.prints,
+            completed=self._retries.completed, signalled=trainer.signalled,
         )  # fmt: skip
         return replace(verdict, message="; ".join(filter(None, (verdict.message, trainer.unheard))))
 

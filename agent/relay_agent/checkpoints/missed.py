@@ -39,6 +39,11 @@ class Missed:
         """Whether there are some, and all of them lack but room."""
         return {miss for miss, _ in self._misses.values()} == {Miss.NO_ROOM}
 
+    @property
+    def only_aside(self) -> bool:
+        """Whether there are some, and none of them can be published any more."""
+        return {miss for miss, _ in self._misses.values()} == {Miss.ASIDE}
+
     def why(self, otherwise: str) -> str:
         """In words: each reason with the checkpoints that it is of, where there are several. That there is no room
         comes first, as others may come of it. `otherwise`: of those that none is known of."""

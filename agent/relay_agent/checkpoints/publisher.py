@@ -123,6 +123,7 @@ class Publisher:
         self._said = False
         self._begun: Container[str] | None = None  # saves that had begun when its trainer was asked to stop
         self._missed = Missed()
+        self._aside = ""  # where that lies which was set aside last
         self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
@@ -242,7 +243,8 @@ class Publisher:
         """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
         `step`: where the trainer ended. One that was published later makes up for those before it."""
         if count := len(self._missed):
-            return f"{counted(count, 'checkpoint')} could not be published: {self._missed.why(self._lost)}"
+            words = f"{counted(count, 'checkpoint')} could not be published: {self._missed.why(self._lost)}"
+            return f"{words}; it lies in {self._aside}" if count == 1 and self.torn and self._aside else words
         if self._lost and self.newest_step is not None and self.newest_step < step:
             return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
         return ""
@@ -251,6 +253,11 @@ class Publisher:
     def kept(self) -> bool:
         """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
         return self._missed.only_room and not self._lost
+
+    @property
+    def torn(self) -> bool:
+        """Whether nobody can publish what was not published."""
+        return self._missed.only_aside and not self._lost
 
     async def look(self, exit_code: int | None = None) -> None:
         """One look at the staging folder; the last one where `exit_code` is given."""
@@ -438,16 +445,21 @@ class Publisher:
     async def _torn(self, staged: Staged, reason: str) -> None:
         """It never comes onto the volume; one saved after it that did makes up for it."""
         name = staged.path.name
-        self._recorder.event("checkpoint.torn", f"{name} is set aside: {reason}", {"name": name})
+        where = await self._set_aside(staged)
+        words = f"{name} is set aside in {where}" if where else f"{name} is not used"
+        self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
         if (staged.saved_at, staged.step) > self._last:
             self._missed.add([name], reason, Miss.ASIDE)
-        await self._set_aside(staged)
 
-    async def _set_aside(self, staged: Staged) -> None:
+    async def _set_aside(self, staged: Staged) -> str:
+        """Where it lies now, in the run's folder; empty where it is still there."""
+        self._aside = ""
         try:
-            await asyncio.to_thread(set_aside, self._folder, staged.path)
+            aside = await asyncio.to_thread(set_aside, self._folder, staged.path)
+            self._aside = str(aside.relative_to(self._folder.root))
         except OSError as error:
             self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
+        return self._aside
 
     async def _orphan(self, staged: Staged) -> None:
         name = staged.path.name

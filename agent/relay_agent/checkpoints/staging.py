@@ -193,14 +193,16 @@ class StagingWatch:
         ]
 
     def _why_torn(self) -> str:
-        if self._exited == UNKNOWN_END:
-            return "its agent died before anybody saw that it was whole"
-        if self._exited == 0 and self.marks:
-            return f"the trainer exited and had not written {MARKER} into it, as it does into what is whole"
-        if self._exited == 0:
-            return f"the trainer exited with 0, but {self.why_cut}; {MARKER} in it would say that it is whole"
-        how = f"exited with {self._exited}" if (self._exited or 0) >= 0 else f"died by signal {-(self._exited or 0)}"
-        return f"the trainer {how} before it was whole"
+        code = self._exited or 0
+        how = f"exited{f' with {code}' * (code != 0)}" if code >= 0 else f"died by signal {-code}"
+        if code != UNKNOWN_END and self.marks:
+            return f"the trainer {how} and had not written {MARKER} into it, as it does into what is whole"
+        why = f"the trainer {how} before it had kept still"
+        if code == UNKNOWN_END:
+            why = "its agent died before anybody saw that it was whole"
+        elif code == 0:
+            why = f"the trainer exited with 0, but {self.why_cut}"
+        return f"{why}; {MARKER} in it would say that it is whole"
 
     def _is_whole(self, name: str, look: _Look, unchanged: float, trainer_exited: int | None) -> bool:
         if look.problem or look.empty:

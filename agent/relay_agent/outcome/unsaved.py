@@ -1,4 +1,4 @@
-"""What it cost that a trainer was stopped: whether it had to be killed, and the steps that are in no checkpoint."""
+"""What of an attempt is saved and what is not: the steps that are in no checkpoint, and whether it had to be killed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import signal
 from enum import StrEnum
 
 from relay_agent.outcome.endings import signal_of
-from relaytui.wire.text import counted
 
 WITHIN = 1
 """Steps that may seem to be missing where a trainer's lines and its checkpoints count from different ends."""
@@ -42,28 +41,32 @@ def _killed(code: int, hurried: bool, oom: bool) -> str:
     )
 
 
-def missing(code: int, start: int, reached: int | None, newest: int | None, then: Next) -> str:
-    """The steps that are in no checkpoint, and where the run goes on; empty where there are none. As `cost`."""
-    safe = start if newest is None else newest
-    steps = (reached or 0) - safe
-    if steps <= (WITHIN if newest is not None else 0):
+def missing(
+    code: int, start: int, reached: int | None, newest: int | None, then: Next, *, torn: bool = False
+) -> str:  # fmt: skip
+    """From the newest whole checkpoint to the last step, what is in none, and where the run goes on; empty where
+    nothing is missing. As `cost`. `torn`: one saved after it is known not to be whole."""
+    safe = newest if newest is not None else start or None
+    steps = (reached or 0) - (safe or 0)
+    if steps <= (WITHIN if newest is not None and not torn else 0):
         nothing = newest is None and reached is None and code != 0 and then not in (Next.UNKNOWN, Next.ANOTHERS)
-        return _from(safe, "nothing was saved", then) if nothing else ""
-    which = f"steps {safe + 1} to {reached}" if steps > 1 else f"step {reached}"
-    lost = f"{which} {'are' if steps > 1 else 'is'} lost ({counted(steps, 'step')})"
+        if not (nothing or torn):
+            return ""
+        return "nothing was saved; " * nothing + (_next(safe, then) or _newest(safe))
+    which = f"steps {(safe or 0) + 1}-{reached} are" if steps > 1 else f"step {reached} is"
+    words = f"{which} in no checkpoint" if safe is None else f"{_newest(safe)}; {which} in none"
     if then is Next.ANOTHERS:
-        return f"{lost}, unless it saved them: the next attempt publishes what is whole"
-    ended = ", as SIGTERM ended it before it saved" if signal_of(code) is signal.SIGTERM else ""
-    return _from(safe, (f"nothing was saved, {lost}" if newest is None else lost) + ended, then)
+        return f"{words}, unless it saved them: the next attempt publishes what is whole"
+    if signal_of(code) is signal.SIGTERM and not torn:
+        words += ", as SIGTERM ended it before it saved"
+    return "; ".join(filter(None, (words, _next(safe, then))))
 
 
-def _from(safe: int, words: str, then: Next) -> str:
-    if then is Next.AGAIN:
-        return f"{words}; the next attempt starts at {f'step {safe}' if safe else 'the beginning, step 0'}"
-    if then is Next.UNKNOWN:
-        return words
-    return f"{words}; {_newest(safe)}" if safe else f"{words}; it has no checkpoint"
+def _next(safe: int | None, then: Next) -> str:
+    if then is not Next.AGAIN:
+        return ""
+    return f"the next attempt starts at {'the beginning, step 0' if safe is None else f'step {safe}'}"
 
 
-def _newest(step: int) -> str:
-    return f"its newest checkpoint is of step {step}"
+def _newest(step: int | None) -> str:
+    return "it has no checkpoint" if step is None else f"its newest checkpoint is of step {step}"

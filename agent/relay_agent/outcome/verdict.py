@@ -49,6 +49,7 @@ def judge(
     last_line: str,
     unpublished: str = "",
     kept: bool = False,
+    torn: bool = False,
     *,
     lines: Sequence[str] = (),
     oom: bool = False,
@@ -60,11 +61,11 @@ def judge(
     whatever was asked for meanwhile.
 
     `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
-    `kept`: the next attempt can publish them. `lines`: the last ones it printed. `oom`: the kernel killed something for
-    want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen is none made.
-    `completed`: the step of the checkpoint that it completed the run with before; where it resumes from that and ends
-    well without a step, there was nothing left to do. `signalled`: a code above 128 is of a signal that ended it; else
-    it chose that code itself.
+    `kept`: the next attempt can publish them; `torn`: nobody can. `lines`: the last ones it printed. `oom`: the kernel
+    killed something for want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen
+    is none made. `completed`: the step of the checkpoint that it completed the run with before; where it resumes from
+    that and ends well without a step, there was nothing left to do. `signalled`: a code above 128 is of a signal that
+    ended it; else it chose that code itself.
     """
     finished = code == 0 and not unpublished and progress.saved_last(newest)
     if finished and stop.why in _OUTRUN:
@@ -73,7 +74,7 @@ def judge(
         verdict = Verdict(Outcome.COMPLETED, 0, max(progress.step, newest or 0), message, code, "completed")
     else:
         verdict = _judged(
-            code, stop, progress, newest, last_line, unpublished, kept, lines, oom, prints, completed, signalled
+            code, stop, progress, newest, last_line, unpublished, kept, torn, lines, oom, prints, completed, signalled
         )
     printed = progress.step if progress.first is not None else None
     return replace(verdict, printed=printed, published=newest, finished=finished)
@@ -87,6 +88,7 @@ def _judged(
     last_line: str,
     unpublished: str,
     kept: bool,
+    torn: bool,
     lines: Sequence[str],
     oom: bool,
     prints: bool,
@@ -101,8 +103,9 @@ def _judged(
         if not own and stop.why is Why.SIGNAL:
             own = stop.exit_code
         return Verdict(
-            _stopped(stop), own, step, _with_cost(code, stop, progress, newest, unpublished, oom), code, _ending(stop)
-        )
+            _stopped(stop), own, step, _with_cost(code, stop, progress, newest, unpublished, torn, oom), code,
+            _ending(stop),
+        )  # fmt: skip
     if code != 0:
         told = tell(code, lines, oom=oom, stepped=progress.first is not None)
         message = f"the trainer {describe(code, signalled)} at step {step}"
@@ -111,7 +114,7 @@ def _judged(
             message += f": {'something of it was ' * part}{told.ending.words}"
         if said := told.said or last_line:
             message += f"; its last words: {clean(said, 300)}"
-        message += _lost(code, progress, newest, unpublished)
+        message += _lost(code, progress, newest, unpublished, torn)
         return Verdict(Outcome.FAILED, code, step, message, code, told.ending.name)
     idle = progress.first is None and newest is None and progress.start > 0  # a resume that made no step
     if not progress.complete(step):
@@ -120,7 +123,9 @@ def _judged(
             message, name = f"{message}, where it resumed: it ran nothing", "zero_steps"
         if unpublished:
             message += f", and {unpublished}"
-        message += _lost(code, progress, newest, unpublished)
+        message += _lost(code, progress, newest, unpublished, torn)
+        if step:
+            message += f"; if that was all there was to do, TARGET_STEPS: {step} says so"
         return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, name)
     message = f"reached step {step}" + (f" of {total}" if total else "")
     ending = "zero_steps" if idle else "completed"
@@ -139,30 +144,36 @@ def _judged(
         message = f"{message}, but {unpublished}; it is kept, and published once there is room"
         return Verdict(Outcome.PREEMPTED, int(Exit.STATE), step, message, code, "unpublished")
     if unpublished:
-        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, f"{message}, but {unpublished}", code, "unpublished")
+        message = f"{message}, but {unpublished}{_lost(code, progress, newest, unpublished, torn)}"
+        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, "unpublished")
+    message += _lost(code, progress, newest, unpublished, torn)  # many keep their final model elsewhere
     return Verdict(Outcome.COMPLETED, 0, step, message, code, ending)
 
 
 def _with_cost(
-    code: int, stop: Stop, progress: Progress, newest: int | None, unpublished: str, oom: bool
+    code: int, stop: Stop, progress: Progress, newest: int | None, unpublished: str, torn: bool, oom: bool
 ) -> str:  # fmt: skip
     """Why it was stopped, and what that cost: a stop that saved nothing must not read like one that did."""
     if stop.why is Why.AGAIN and stop.ending in _SPOILT:
         return stop.message
-    if unpublished and not stop.lost:
-        return f"{stop.message}, but {unpublished}"
     reached = progress.step if progress.first is not None else None
+    then = _NEXT.get(stop.why or Why.SIGNAL, Next.AGAIN)
+    if unpublished and not stop.lost:
+        if not torn:
+            return f"{stop.message}, but {unpublished}"
+        lost = missing(code, progress.start, reached, newest, then, torn=True)
+        return f"{stop.message}, but the save that it was asked for is not there; {lost}; {unpublished}"
     words = cost(
-        code, hurried=stop.hurried.is_set(), oom=oom, start=progress.start, reached=reached, newest=newest,
-        then=_NEXT.get(stop.why or Why.SIGNAL, Next.AGAIN),
-    )  # fmt: skip
+        code, hurried=stop.hurried.is_set(), oom=oom, start=progress.start, reached=reached, newest=newest, then=then
+    )
     return "; ".join(filter(None, (stop.message, words)))
 
 
-def _lost(code: int, progress: Progress, newest: int | None, unpublished: str) -> str:
+def _lost(code: int, progress: Progress, newest: int | None, unpublished: str, torn: bool) -> str:
     """To go on with, of one that ended by itself. None where they may be kept for the next attempt."""
     reached = progress.step if progress.first is not None else None
-    lost = "" if unpublished else missing(code, progress.start, reached, newest, Next.UNKNOWN)
+    kept = unpublished and not torn
+    lost = "" if kept else missing(code, progress.start, reached, newest, Next.UNKNOWN, torn=torn)
     return f"; {lost}" if lost else ""
 
 
