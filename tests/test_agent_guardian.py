@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from guardian_kit import Heard, alive, eventually, start, with_word
 
 from relay_agent import guardian
-from relay_agent.guardian.main import Guardian
+from relay_agent.guardian.main import LEFTOVER_GRACE, Guardian
 from relay_agent.outcome.verdict import describe
 from relay_agent.output import printed
 from relay_agent.trainer import supervise
@@ -70,6 +71,70 @@ async def test_what_a_trainer_that_ended_well_left_may_end_by_itself_and_is_told
     assert (await trainer.exited, await trainer.gone) == (0, 1)
     assert (tmp_path / "log.exit").read_text() == "0 leftovers\n"
     assert not trainer.stopped
+
+
+async def test_where_nothing_is_left_or_it_ends_soon_nobody_waits_for_it(tmp_path: Path) -> None:
+    for script in ("exit 0", "sleep 0.2 & exit 0", "(setsid sleep 0.2 &); exit 0"):
+        trainer, _ = await start(tmp_path, script)
+        assert await trainer.exited == 0
+        exited = time.monotonic()
+        assert await trainer.gone == 0
+        assert time.monotonic() - exited < LEFTOVER_GRACE - 1
+
+
+class Sweeping:
+    """A guardian in this process whose trainer left something that ends by nothing but SIGKILL. `says`: what its agent
+    orders at which second after that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, says: dict[int, bytes]) -> None:
+        self.now = 1_000.0
+        self.signals: list[tuple[int, float]] = []
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            keeper = Guardian(theirs.fileno(), str(tmp_path / "log"), "guard-x", 60.0, 0.0, "-", ["true"], pty=False)
+            trainer = SimpleNamespace(code=code, populated=False, reap=self.lives, kill_group=lambda: None)
+            trainer.left = lambda: {4_000_000} if self.lives() else set()
+            trainer.signal = lambda number: None
+            keeper.trainer = trainer  # type: ignore[assignment]
+
+            def wait(wake: int, at_most: float) -> None:
+                before, self.now = self.now - 1_000, self.now + at_most
+                for second, order in says.items():
+                    if before <= second < self.now - 1_000:
+                        keeper.obey(order)
+
+            monkeypatch.setattr(keeper, "_wait", wait)
+            monkeypatch.setattr("relay_agent.guardian.main.time", SimpleNamespace(monotonic=lambda: self.now))
+            monkeypatch.setattr("relay_agent.guardian.main.signal_all", lambda pids, number: self.signal(number))
+            self.stopped = keeper._sweep(-1)
+
+    def lives(self) -> bool:
+        return (signal.SIGKILL,) not in {sent[:1] for sent in self.signals}
+
+    def signal(self, number: int) -> None:
+        if number not in dict(self.signals):
+            self.signals.append((number, round(self.now - 1_000)))
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "term", "kill"),
+    [
+        (0, {}, 3, 6),
+        (0, {2: b"L3", 4: b"L3"}, 7, 10),
+        (0, {2: b"L9999"}, 12, 15),  # an agent that dies does not keep it alive for long
+        (0, {1: b"L3", 2: b"T"}, 2, 5),
+        (0, {1: b"L9", 2: b"K"}, 2, 2),
+        (0, {4: b"L9"}, 3, 6),  # it was told to end by then
+        (0, {1: b"Lnan", 2: b"L-1"}, 3, 6),
+        (7, {1: b"L9"}, 0, 3),
+    ],
+)
+def test_what_it_left_is_let_live_for_as_long_as_the_agent_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, says: dict[int, bytes], term: int, kill: int
+) -> None:
+    sweeping = Sweeping(monkeypatch, tmp_path, code, says)
+    assert sweeping.signals == [(signal.SIGTERM, term), (signal.SIGKILL, kill)][term == kill :]
+    assert sweeping.stopped == 1
 
 
 async def test_who_was_stopped_by_its_guardian_is_known_to_have_been(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from checkpoint_kit import new_run
 from commander_kit import FakeClock, until
 from preempt_kit import settings
 
-from relay_agent.attempt import wish
+from relay_agent.attempt import running, wish
 from relay_agent.attempt.background import Background
 from relay_agent.attempt.gently import LAST
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.running import Running
+from relay_agent.checkpoints.staging import FIRST
 from relay_agent.guardian import EARLY
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.output.follow import Follower
@@ -47,6 +48,7 @@ class Trainer:
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.before_stop: Callable[[], bool] = lambda: True
         self.stops: list[float] = []
+        self.leaves = 0
         self.heard: list[bool] = []
 
     def ends(self, code: int) -> None:
@@ -58,6 +60,9 @@ class Trainer:
         self.stops.append(within)
         if self._obeys and not self.exited.done():
             self.ends(143)
+
+    def leave(self) -> None:
+        self.leaves += 1
 
     def hear(self, at_once: bool) -> None:
         self.heard.append(at_once)
@@ -83,6 +88,7 @@ class Publisher:
         self.measured = SimpleNamespace(count=0, bytes=None, speed=None)
         self.newest_step: int | None = None
         self.only_healthy = False
+        self.undecided = False
         self.catch_up: Any = None
         self.begun = False
         """It was asked which saves had begun."""
@@ -124,14 +130,15 @@ class Scene:
         self.run = new_run(tmp_path)
         self.file = self.run.save_file(1)
         self.follower = Follower(Progress(), self.clock, lambda report: None, lambda mark: None, lambda: None)
+        self.settings = settings(tmp_path, RELAY_STOP_GRACE=f"{GRACE:g}", **variables)
         around: Any = SimpleNamespace(
-            settings=settings(tmp_path, RELAY_STOP_GRACE=f"{GRACE:g}", **variables), folder=self.run,
+            settings=self.settings, folder=self.run,
             holding=SimpleNamespace(lease=tenure.lease), tenure=tenure, orders=self.orders, tell=tell, stop=self.stop,
             clock=self.clock,
         )  # fmt: skip
         departure: Any = SimpleNamespace(begin=self.departed.append, ended=self.departed.append)
-        running = Running(around, self.link, departure, self.background)
-        until_gone = running.until_gone(trainer, self.follower, self.publisher, None)  # type: ignore[arg-type]
+        made = Running(around, self.link, departure, self.background)
+        until_gone = made.until_gone(trainer, self.follower, self.publisher, None)  # type: ignore[arg-type]
         self.ended = asyncio.create_task(until_gone)
 
     def order(self, kind: OrderKind, number: int = 1) -> None:
@@ -250,13 +257,64 @@ async def test_a_loss_that_is_acted_on_is_heard_at_once_whether_anybody_looks_or
 async def test_what_is_published_waits_for_what_was_printed_and_a_notice_knows_the_trainer(tmp_path: Path) -> None:
     async with scene(tmp_path, Trainer()) as made:
         assert made.publisher.catch_up == made.trainer.catch_up
-        (running,) = made.departed
-        assert isinstance(running, training.Training)
-        assert running.published == 0
+        (trains,) = made.departed
+        assert isinstance(trains, training.Training)
+        assert trains.published == 0
         made.trainer.ends(7)
         assert await made.ended == 7
         assert made.departed[1:] == [7]
         assert not made.link.training
+
+
+async def turns() -> None:
+    """Whatever can go on does."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("why", ["decided", "gone", "stop", "too long"])
+async def test_what_a_trainer_left_is_let_live_while_a_save_has_to_keep_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It may be what saves, and nobody can tell whether it is."""
+    monkeypatch.setattr(running, "LEFT_EVERY", 0.0)
+    async with scene(tmp_path, Trainer(obeys=False)) as made:
+        trainer = made.trainer
+        trainer.exited.set_result(0)
+        await turns()
+        assert trainer.leaves == 0, "there is nothing that may be half"
+        made.publisher.undecided = True
+        await until(lambda: trainer.leaves > 3)
+        if why == "decided":
+            made.publisher.undecided = False
+        elif why == "gone":
+            trainer.gone.set_result(0)
+        elif why == "stop":
+            made.stop.ask(Why.SIGNAL, "SIGTERM", 15)
+        else:
+            made.clock.advance(2 * FIRST * made.settings.settle_seconds)
+        await turns()
+        before = trainer.leaves
+        await turns()
+        assert trainer.leaves == before
+        if why != "gone":
+            assert not made.ended.done()
+            trainer.gone.set_result(1)
+        assert await made.ended == 0
+
+
+@pytest.mark.parametrize(("code", "stopped"), [(7, False), (0, True)])
+async def test_but_not_of_one_that_did_not_end_well_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, stopped: bool
+) -> None:
+    monkeypatch.setattr(running, "LEFT_EVERY", 0.0)
+    async with scene(tmp_path, Trainer(obeys=False)) as made:
+        made.publisher.undecided, made.trainer.stopped = True, stopped
+        made.trainer.exited.set_result(code)
+        await turns()
+        assert made.trainer.leaves == 0
+        made.trainer.gone.set_result(1)
+        assert await made.ended == code
 
 
 async def test_a_volume_that_hangs_holds_no_stop_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,9 +328,9 @@ async def test_a_volume_that_hangs_holds_no_stop_up(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(training, "lexists", hangs)
     monkeypatch.setattr(training, "ANSWERS", 0.01)
     async with scene(tmp_path, Trainer()) as made:
-        (running,) = made.departed
-        assert isinstance(running, training.Training)
-        assert [await running.took_the_wish(), await running.took_the_wish()] == [False, False]
+        (trains,) = made.departed
+        assert isinstance(trains, training.Training)
+        assert [await trains.took_the_wish(), await trains.took_the_wish()] == [False, False]
         made.order(OrderKind.DRAIN)
         await until(lambda: made.orders.asked_by_file)
         made.stop.ask(Why.SIGNAL, "SIGTERM", 15)
@@ -281,4 +339,4 @@ async def test_a_volume_that_hangs_holds_no_stop_up(tmp_path: Path, monkeypatch:
         there.set()
         monkeypatch.setattr(training, "ANSWERS", 30.0)
         made.file.unlink()
-        assert await running.took_the_wish()
+        assert await trains.took_the_wish()

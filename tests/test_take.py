@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import Crash, FaultyDisk, ObjectDisk
-from taking_kit import Taker, contents, in_memory, never_torn, state
+from taking_kit import SETTLE, Taker, contents, in_memory, never_torn, state
 from writers import hf_trainer, megatron, single_file, staging
 from writers.kit import Steps, run, torch_zip
 
@@ -259,6 +259,22 @@ def test_what_lay_there_before_is_not_this_attempts(place: Path) -> None:
     assert taker.steps(60, 0) == []
     run(single_file.save(taker.out, 6))
     assert taker.steps() == [6], "what was seeded is written again: that is a save"
+
+
+def test_it_is_known_whether_one_is_to_keep_still(place: Path) -> None:
+    taker = Taker(place)
+    taker.look()
+    assert not taker.watch.undecided
+    (taker.out / "last.bin").write_bytes(b"nothing marks its end")
+    taker.look()
+    assert taker.watch.undecided
+    assert len(taker.look(SETTLE)) == 1
+    taker.look()
+    assert not taker.watch.undecided
+    (taker.out / "checkpoint-9").mkdir()
+    (taker.out / "checkpoint-9" / "model.safetensors").write_bytes(b"its mark is missing, however still it keeps")
+    taker.look()
+    assert not taker.watch.undecided
 
 
 def test_two_of_one_step_follow_one_another(place: Path) -> None:

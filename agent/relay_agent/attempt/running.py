@@ -9,6 +9,7 @@ from relay_agent.attempt.around import Around
 from relay_agent.attempt.background import Background
 from relay_agent.attempt.gently import Gently
 from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.checkpoints.staging import FIRST
 from relay_agent.checkpoints.taking import checkpoint_dir
 from relay_agent.guardian import EARLY
 from relay_agent.link.link import Link
@@ -21,6 +22,9 @@ from relay_agent.trainer.supervise import Supervised
 from relay_agent.watchdog.rules import Rules
 from relay_agent.watchdog.watch import Watchdog
 from relay_agent.watchdog.watched import Watched
+
+LEFT_EVERY = 0.5
+"""Seconds between two looks at whether what a trainer left behind is still of use."""
 
 
 class Running:
@@ -77,7 +81,7 @@ class Running:
         watching.cancel()
         self._orders.trainer_is_gone()
         self._departure.ended(code)
-        leftovers = await trainer.gone
+        leftovers = await self._until_nothing_is_left(code, trainer, publisher)
         follower.finish()
         await beside.last()
         reached = max(follower.progress.step, publisher.newest_step or 0)
@@ -94,6 +98,22 @@ class Running:
                 code, lambda step: complete(max(reached, step)), stopped=trainer.stopped, leftovers=leftovers
             )
         return code
+
+    async def _until_nothing_is_left(self, code: int, trainer: Supervised, publisher: Publisher) -> int:
+        """How many processes that it left behind had to be stopped.
+
+        One that saves still is not told from one that never did: between two files it has none open. So an unmarked
+        save is not believed beside a process that was cut; but while one lives it is as beside a trainer, whole once it
+        has kept still, and it has the time for that.
+        """
+        until = self._clock.boot() + 2 * FIRST * self._settings.settle_seconds
+        while code == 0 and not trainer.stopped and not self._stop.asked.is_set():
+            if publisher.undecided and self._clock.boot() < until:
+                trainer.leave()
+            done, _ = await asyncio.wait({trainer.gone}, timeout=LEFT_EVERY)
+            if done:
+                break
+        return await trainer.gone
 
     def _stop_trainer(self, trainer: Supervised, publisher: Publisher, at_once: bool) -> None:
         if at_once:

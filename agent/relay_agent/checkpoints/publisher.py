@@ -129,6 +129,8 @@ class Publisher:
         self.measured = Measured()
         self.protect: set[str] = set()
         self.sending: Callable[[], set[str]] = set  # what is on its way off the pod is spared, too
+        self.undecided = True
+        """Something may lie there that is whole once it has kept still; as of the last look, and while it goes on."""
         self.newest_step: int | None = None
         self.may_prune = True
         """False once there is doubt whether the resume took."""
@@ -266,6 +268,7 @@ class Publisher:
             lost, found, whole = await self._gently(self._see, exit_code)
             if not await self._note_lost(lost):
                 return
+            self.undecided |= bool(found)  # taking takes long, and more may come meanwhile
             if self._taking and not lost:
                 await self._take(self._taking, found, exit_code)
             if whole is None:
@@ -274,6 +277,7 @@ class Publisher:
             if not self._lost:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
+        self.undecided = undecided = self._watch.undecided or (self._taking is not None and self._taking.undecided)
         if self._lost:
             self._missed.add([staged.path.name for staged in whole], self._lost)
             return
@@ -287,6 +291,7 @@ class Publisher:
         heard = await self._heard.ask(self.catch_up) if whole else True
         if heard is None:
             return
+        self.undecided |= bool(whole)  # so does publishing
         waiting: set[Staged] = set()
         for staged in whole:
             if self.only_healthy and not (heard and self._healthy(staged.step)):
@@ -297,6 +302,7 @@ class Publisher:
                 self._passed |= waiting
             else:
                 waiting.add(staged)
+        self.undecided = undecided
 
     def _see(self, exit_code: int | None) -> tuple[str, list[Ready] | None, list[Staged] | None]:
         """What of the volume is missing; what can be taken from the trainer's own folder; what is whole in the staging

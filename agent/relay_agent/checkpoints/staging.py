@@ -170,6 +170,13 @@ class StagingWatch:
                 self.marks = False
 
     @property
+    def undecided(self) -> bool:
+        """Something lies there that is whole once it has kept still."""
+        return not self.marks and any(
+            name not in self._whole and not (look.empty or look.problem) for name, (look, _) in self._since.items()
+        )
+
+    @property
     def unmarked(self) -> list[str]:
         """What would be whole if its trainer did not mark others."""
         watched = self.watching.seconds

@@ -100,6 +100,10 @@ class Taking:
         """Of saves of which steps an exit with 0 says nothing."""
         self._watch.may_be_cut = may_be_cut
 
+    @property
+    def undecided(self) -> bool:
+        return self._watch.undecided
+
     def scan(self, exited: int | None = None) -> list[Ready] | None:
         """What can be taken, in the order of saving; None: it is not time to look. Blocking. `exited`: the trainer's
         exit code, for the last look."""

@@ -43,6 +43,8 @@ from relay_agent.guardian.protocol import (
     GATHER,
     GONE,
     KILL,
+    LEAVE,
+    LEAVE_MOST,
     LOG_LOST,
     NOTICE,
     OOM,
@@ -90,6 +92,7 @@ class Guardian:
         self.told_trouble = ""
         self.said = ""  # what went wrong last
         self.kill_at: float | None = None
+        self.leave_until = 0.0  # what it left behind
         self.left_alone = False  # it was stopped for want of an agent
 
     # -- the trainer ---------------------------------------------------------------------------------------------
@@ -188,7 +191,7 @@ class Guardian:
         elif order.startswith(TAKE):
             self.takes[TAKES - 1 :] = [(order[1:], self.line.printed + self.output.holds)]
             self._guarded(self.drain_all)
-        elif order[:1] in (DEADLINE, NOTICE, GATHER):
+        elif order[:1] in (DEADLINE, NOTICE, GATHER, LEAVE):
             try:
                 seconds = float(order[1:])
             except ValueError:
@@ -199,6 +202,8 @@ class Guardian:
                 self.deadline = seconds
             elif order.startswith(NOTICE):
                 self.notice = min(self.grace, seconds)
+            elif order.startswith(LEAVE):
+                self.leave_until = time.monotonic() + min(seconds, LEAVE_MOST)
             else:
                 self.output.gather = seconds
 
@@ -323,11 +328,13 @@ class Guardian:
     def _sweep(self, wake: int) -> int:
         """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.
 
-        What it left when it had ended well by itself, a saving child or a flushing one, may end by itself first. Whom a
-        look misses a child that is not collected tells of, or a group that is not empty."""
+        What it left when it had ended well by itself, a saving child or a flushing one, may end by itself first, and
+        has longer where its agent says so. Whom a look misses a child that is not collected tells of, or a group that
+        is not empty."""
         asked: set[int] = set()
-        ends_by = time.monotonic() + (LEFTOVER_GRACE if self.trainer.code == 0 and self.why == "itself" else 0.0)
-        kill_at = ends_by + min(self.grace, LEFTOVER_GRACE)
+        may_end = self.trainer.code == 0 and self.why == "itself"
+        ends_by = time.monotonic() + LEFTOVER_GRACE
+        kill_at = 0.0
         empty = blind = 0
         while empty < 2 and blind < TRIES:
             hidden = self.reap() or self.trainer.populated
@@ -339,10 +346,13 @@ class Guardian:
                 empty += 1
                 continue
             empty = 0
-            if time.monotonic() < ends_by and self.kill_at is None:
+            now = time.monotonic()
+            if may_end and self.kill_at is None and now < max(ends_by, self.leave_until):
                 self._wait(wake, 0.1)
                 continue
-            killing = time.monotonic() >= kill_at or (self.kill_at is not None and time.monotonic() >= self.kill_at)
+            may_end = False  # who was told to end does
+            kill_at = kill_at or now + min(self.grace, LEFTOVER_GRACE)
+            killing = now >= kill_at or (self.kill_at is not None and now >= self.kill_at)
             signal_all(left if killing else left - asked, signal.SIGKILL if killing else signal.SIGTERM)
             if killing:
                 self.trainer.kill_group()

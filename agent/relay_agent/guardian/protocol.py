@@ -30,12 +30,14 @@ KILL = b"K"
 NOTICE = b"G"  # followed by seconds: what of its grace the trainer has before a deadline
 GATHER = b"P"  # followed by seconds: output may wait so long for more of it; 0, as at first: it is wanted at once
 TAKE = b"O"  # followed by a number: what was printed is wanted now, and a TAKEN of that number once all of it is taken
+LEAVE = b"L"  # followed by seconds: for so long from now what a trainer that ended well left behind is not stopped
 DEADLINE = b"D"  # followed by seconds on the boot clock: the trainer is dead by then; 0 takes it back
 
 SOCKET, ENDED = "guardian.sock", "ended"
 """In FOLDER: where a new agent is heard, and how it ended (`Ending`)."""
 BESIDE = "asked"
 """There, too: an agent that the guardian does not hear has begun to stop the trainer itself."""
+LEAVE_MOST = 10.0  # seconds that one LEAVE counts for: an agent that dies keeps nobody alive
 EARLY = 1.0  # seconds before a deadline by which the tree gets SIGKILL
 
 CHUNK = 256 * 1024

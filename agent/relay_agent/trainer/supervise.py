@@ -25,6 +25,8 @@ PATIENCE, HURRIED = 5.0, 2.0
 does it without it."""
 LAST_WORD = 30.0
 """Seconds that a guardian has for what a trainer left behind and for the end of the log."""
+LEAVES = 3.0
+"""Seconds that what a trainer left behind has from each word for it."""
 FIRST_WORD = 60.0
 ANSWERS = 2.0
 """Seconds that a guardian is waited for where something only gets better by its answer."""
@@ -254,6 +256,14 @@ class Supervised:
         mind. It is told to stop `notice` seconds before, where that is less than its grace."""
         for order in deadline(at, notice):
             self._say(order)
+
+    def leave(self) -> None:
+        """What it left behind when it had ended well is not stopped before LEAVES seconds from now, unless it was told
+        to end already: it may be saving."""
+        self._say(guardian.LEAVE + str(LEAVES).encode())
+        if self._deadline is not None:
+            self._forget_deadline()
+            self._not_later_than(self._last_word)
 
     def hear(self, at_once: bool) -> None:
         """Whether what it prints is to be heard at once, as at first, or may gather a little: that spares the trainer
