@@ -245,6 +245,10 @@ class OutputWatch:
         return list(ready.values())
 
     def _step(self, view: View, ready: Ready) -> int:
+        """Where the checkpoint does not tell, the last that was heard of. That can be one too low, and a few off where
+        steps are quick: no line says when it was printed, and some trainers print before they save, others after it. It
+        is not asked for what was printed since: too low costs little, too high looks like a resume that did not take.
+        """
         step = ready.adapter.step(view, ready.candidate)
         return min(self._step_now(), MAX_STEP) if step is None or not 0 <= step <= MAX_STEP else step
 
