@@ -211,12 +211,15 @@ def test_from_the_hub(parent: RunFolder, run: RunFolder, tmp_path: Path, monkeyp
     with pytest.raises(RelayError, match="cannot be reached") as refused:
         Attempted(run, "hf:me/theirs", tmp_path).fork()
     assert refused.value.exit_code == 69
-    shelf.fails.clear()
+    shelf.fails["step-500"] = Trouble("not_whole", "'weights.bin' is missing on the Hub")
+    with pytest.raises(RelayError, match="is missing on the Hub"):
+        Attempted(run, "hf:me/theirs", tmp_path).fork()
+    shelf.stored["step-900"] = "step_00000500"  # whole, with the same manifest
     resume = Attempted(run, "hf:me/theirs", tmp_path).fork()
     assert resume is not None
     origin = read(resume.path).manifest.forked_from
     assert origin is not None
-    assert (origin.run_id, origin.repo, origin.tag) == ("run-1", "me/theirs", "step-500")
+    assert (origin.run_id, origin.repo, origin.tag) == ("run-1", "me/theirs", "step-900")
 
 
 def test_no_alarm_where_the_trainer_of_a_fork_counts_its_own_steps() -> None:

@@ -46,6 +46,7 @@ class Shelf:
         self.pulled: list[str] = []
         self.placed: Callable[[Step], None] = lambda step: None
         self.on_pull: Callable[[Path], Any] = lambda folder: None
+        self.refuses_left: Path | None = None  # a part of another's, which spoils what is brought
 
     async def steps(self) -> list[Step]:
         self.asked += 1
@@ -57,7 +58,7 @@ class Shelf:
         sealed = read(self._lost.ckpt / name)
         made = sealed.manifest
         return Step(
-            tag, "c" * 40, "", made.run_id, made.name, made.step, made.epoch, made.seq, made.healthy, made.maker,
+            tag, f"{tag:c<40}", "", made.run_id, made.name, made.step, made.epoch, made.seq, made.healthy, made.maker,
             made.total_bytes, sealed.sha256,
         )  # fmt: skip
 
@@ -65,6 +66,8 @@ class Shelf:
         self.pulled.append(step.tag)
         if step.tag in self.fails:
             raise self.fails[step.tag]
+        if self.refuses_left is not None and self.refuses_left.exists():
+            raise Trouble("not_whole", "its hash differs")
         folder = place / step.name
         if not folder.exists():  # what is there already is not brought again
             shutil.copytree(self._lost.ckpt / step.name, folder)
@@ -195,6 +198,32 @@ def test_one_that_is_not_whole_there_is_passed_over_and_said(lost: RunFolder, ru
     shutil.rmtree(run.ckpt / "step_00000400")
     with pytest.raises(RelayError, match="step_00000400"):
         begin(run, ref(five, 3), shelf)
+
+
+@pytest.mark.parametrize("rule", ["ask", "older", "restart"])
+@pytest.mark.parametrize("bad", ["step-500", "step-900"])
+def test_a_broken_tag_hides_no_whole_one_of_the_same_manifest(
+    lost: RunFolder, run: RunFolder, bad: str, rule: str
+) -> None:
+    five = put(lost, 3, 500)
+    shelf = Shelf(lost, five)
+    shelf.stored["step-900"] = shelf.stored["step-900.e3"] = five.name
+    shelf.fails[bad] = Trouble("not_whole", "'weights.bin' is missing on the Hub", "permanent")
+    assert begin(run, ref(five, 3), shelf, rule)[0] == five.name
+    assert shelf.pulled[-1] != bad
+
+
+def test_what_a_broken_tag_left_behind_does_not_spoil_the_whole_one(lost: RunFolder, run: RunFolder) -> None:
+    five = put(lost, 3, 500)
+    shelf = Shelf(lost, five)
+    shelf.stored["step-900"] = five.name
+    shelf.fails["step-500"] = Trouble("no_answer", "it broke off", "transient")
+    place = place_for(run, five.manifest_sha256)
+    place.mkdir(parents=True)
+    (place / "left").touch()
+    shelf.refuses_left = place / "left"
+    assert begin(run, ref(five, 3), shelf)[0] == five.name
+    assert shelf.pulled == ["step-500", "step-900", "step-900"]
 
 
 def test_one_that_cannot_be_had_now_is_not_replaced_by_an_older_one_unasked(lost: RunFolder, run: RunFolder) -> None:

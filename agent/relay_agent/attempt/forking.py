@@ -72,12 +72,22 @@ class Forking:
         whole = [step for step in found if not step.trouble]
         if not whole:
             raise NoParent(found[0].trouble if found and wanted.tag else f"{wanted.repo} has no such tag")
-        step = max(whole, key=lambda step: (step.epoch, step.seq))
-        size = counted(step.bytes, "byte")
-        say(f"forking run {step.run_id} at step {step.step}: bringing {step.tag} of {wanted.repo}, {size}")
-        received = await source.pull(step, place_for(self._folder, step.manifest))
-        source.placed(step)
-        return received, step.tag
+        newest = max(whole, key=lambda step: (step.epoch, step.seq))
+        size = counted(newest.bytes, "byte")
+        broken: Trouble | None = None
+        for step in (step for step in whole if step.manifest == newest.manifest):
+            say(f"forking run {step.run_id} at step {step.step}: bringing {step.tag} of {wanted.repo}, {size}")
+            try:
+                received = await source.pull(step, place_for(self._folder, step.manifest))
+            except Trouble as error:
+                if error.code != "not_whole":
+                    raise
+                broken = error  # where another tag has the same manifest, its files may be whole
+                continue
+            source.placed(step)
+            return received, step.tag
+        assert broken is not None
+        raise broken
 
     async def _adopted(self, wanted: ForkFrom, received: Path, tag: str) -> Resume:
         epoch, wall = self._around.tenure.lease.epoch, self._around.clock.wall

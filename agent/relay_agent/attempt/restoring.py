@@ -129,8 +129,9 @@ class Restoring:
         return Found(TABLE[here, what, self._rule], None, words, there=what)
 
     def _candidates(self, repo: str, steps: list[Step], spoilt: Mapping[int, Rollback], healthy: bool) -> list[Step]:
-        """Those that may be gone on from, newest first; the others are said."""
-        usable: dict[str, Step] = {}
+        """Those that may be gone on from, newest first; the others are said. Each tag of one manifest is among them:
+        what lies at the first may be broken where the next one's is whole."""
+        usable: dict[tuple[str, str], Step] = {}
         others: set[str] = set()
         for step in steps:
             if step.trouble:
@@ -141,7 +142,7 @@ class Restoring:
             elif step.run_id != self._folder.run_id:
                 others.add(step.run_id)
             elif not is_beyond(spoilt, step) and (step.healthy or not healthy):
-                usable.setdefault(step.manifest, step)
+                usable.setdefault((step.manifest, step.revision), step)
         if others:
             words = f"{repo} holds steps of {', '.join(sorted(others)[:3])}, which is another run: they are not used"
             self._failed(words, "other_run")
@@ -154,9 +155,11 @@ class Restoring:
         had = await asyncio.to_thread(came.exists)
         try:
             sealed = await self._placed(source, step)
-        except Torn as torn:
+        except (Torn, Trouble) as error:
+            if isinstance(error, Trouble) and error.code != "not_whole":
+                raise
             await asyncio.to_thread(_drop, self._folder, step)
-            if not had or isinstance(torn, Taken | Unreadable):
+            if not had or isinstance(error, Taken | Unreadable):
                 raise
             # A part of it was here from before, and nobody knows what became of that: once more, all of it.
             sealed = await self._placed(source, step)
