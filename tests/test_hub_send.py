@@ -266,6 +266,48 @@ async def test_the_same_name_with_other_content_gets_a_tag_of_its_own(
     assert hub.verify(REPO) == []
 
 
+async def test_a_tag_of_ours_is_there_already_only_with_all_its_files(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    await call(send_job(where, run, "step_00000500"))
+    repo = hub.repo(REPO)
+    tree = dict(repo.commits[repo.tags["step-500"]].tree)
+    del tree["checkpoint/weights.bin"]
+    repo.tags["step-500"] = hub.store.add(repo, "main", tree, "cleanup", "", "relay").oid
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert (sent.tag, sent.stored) == ("step-500", False)
+    assert hub.verify(REPO) == []
+    assert hub.repo(REPO).tags == {"step-500": sent.revision}
+
+
+async def test_all_files_after_some_of_them_are_sent_and_some_after_all_are_there(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    some = await call(send_job(where, run, "step_00000500", files=["weights.bin"]))
+    every = await call(send_job(where, run, "step_00000500"))
+    assert (every.tag, every.stored) == ("step-500", False)
+    assert every.revision != some.revision
+    assert hub.verify(REPO) == []
+    assert layout.decode_run(hub.files(REPO, "step-500")[layout.RUN]).complete
+    again = await call(send_job(where, run, "step_00000500", files=["weights.bin"]))
+    assert (again.revision, again.stored) == (every.revision, True), "nothing that is there goes"
+
+
+@pytest.mark.parametrize("place", ["uploaded", "committed", "verify", "tag", "untagged", "tagged"])
+async def test_killed_anywhere_a_tag_that_lacks_files_is_mended_by_the_next(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, place: str
+) -> None:
+    put(run, 1, 500)
+    await call(send_job(where, run, "step_00000500", files=["weights.bin"]))
+    with pytest.raises(Killed):
+        await call(send_job(where, run, "step_00000500"), fault=place)
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert hub.verify(REPO) == []
+    assert hub.repo(REPO).tags == {"step-500": sent.revision}
+
+
 async def test_only_the_newest_stay_and_the_others_space_is_free(
     hub: TestHub, where: Where, run: RunFolder, call: Calls
 ) -> None:

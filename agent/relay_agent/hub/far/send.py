@@ -56,7 +56,7 @@ class _Sending:
         head = self._head()
         tags = tags_of(self._api, self._repo)
         tag = self._tag(tags)
-        if tag in tags:
+        if tag in tags and not self._lacks(files_at(self._api, self._repo, tags[tag])):
             return Sent(tags[tag], tag, self._sent.bytes, stored=True)
         if head.run is None:
             self._see_free(files_at(self._api, self._repo, head.sha))
@@ -65,7 +65,7 @@ class _Sending:
             head = self._commit(head)
         self._tell.phase("verify")
         self._see_whole(head.sha)
-        self._tag_it(tag, head.sha)
+        self._tag_it(tag, head.sha, tags.get(tag))
         return Sent(head.sha, tag, self._sent.bytes, stored=False, bared=self._bared())
 
     # -- what is there ---------------------------------------------------------------------------------------------
@@ -111,15 +111,19 @@ class _Sending:
 
     def _missing(self, there: dict[str, File]) -> str:
         """What of the checkpoint is not there as it should be, or is there and should not; empty: it is whole."""
-        ours = {path: file for path, file in there.items() if path.startswith(layout.CHECKPOINT)}
-        ours.pop(layout.MANIFEST_PATH, None)
+        known = {layout.MANIFEST_PATH, *(layout.path_of(entry.path) for entry in self._files)}
+        besides = [path for path in there if path.startswith(layout.CHECKPOINT) and path not in known]
+        return self._lacks(there) or (f"{min(besides)} is there besides" if besides else "")
+
+    def _lacks(self, there: dict[str, File]) -> str:
+        """What of it is not there as it should be; empty: all that is to be there is."""
         for entry in self._files:
-            found = ours.pop(layout.path_of(entry.path), None)
+            found = there.get(layout.path_of(entry.path))
             if found is None:
                 return f"{entry.path} is not there"
             if found.size != entry.size or not self._same(entry, found):
                 return f"{entry.path} is another one there"
-        return f"{min(ours)} is there besides" if ours else ""
+        return ""
 
     def _same(self, entry: FileEntry, found: File) -> bool:
         if found.sha256 is not None:
@@ -234,11 +238,16 @@ class _Sending:
 
     # -- the tag ---------------------------------------------------------------------------------------------------
 
-    def _tag_it(self, tag: str, revision: str) -> None:
+    def _tag_it(self, tag: str, revision: str, before: str | None) -> None:
+        """`before`: the commit that it is on, which lacks some of the files."""
         self._tell.phase("tag")
         self._tell.may("tag")
         try:
             self._tell.still("tag")
+            if before not in (None, revision):  # one cannot be moved
+                self._api.delete_tag(self._repo, tag=tag)
+                self._tell.at("untagged")
+                self._tell.still("tag")
             self._api.create_tag(self._repo, tag=tag, revision=revision)
         except Exception as error:
             if told(error, self._job).kind == "permanent" and not _exists(error):
