@@ -61,7 +61,8 @@ def manifest_at(api: Any, repo: str, revision: str, run_id: str) -> tuple[Manife
 
 
 def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
-    """Every file in the repository at a revision, by path; none where there is no such revision."""
+    """Every file in the repository at a revision, by path. Trouble where the Hub says that there is no such revision: a
+    copy of it that is behind says so of one that is there."""
     found: dict[str, File] = {}
     try:
         for entry in api.list_repo_tree(repo, revision=revision, recursive=True):
@@ -69,5 +70,6 @@ def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
                 sha = entry.lfs.sha256 if entry.lfs else None
                 found[entry.path] = File(entry.size, entry.blob_id, sha)
     except RevisionNotFoundError:
-        return {}
+        words = f"the Hub does not know now what {revision} in {repo} holds"
+        raise Trouble("not_known", words, "transient") from None
     return found

@@ -2,7 +2,8 @@
 
 A commit that deletes files frees nothing, and neither does a tag that goes: the large files of old commits are charged
 until they are deleted as such. So: the tags first, then those large files that Relay put there and that nothing with a
-name refers to any more. Broken off in between, the next time finishes it. Files of people's are never touched.
+name refers to any more; none of them while it is not known what a name refers to. Broken off in between, the next time
+finishes it. Files of people's are never touched.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from relay_agent.hub.far.client import connect
 from relay_agent.hub.far.remote import files_at, head_of, manifest_at, refuse_older, tags_of
 from relay_agent.hub.keeping import doomed
 from relay_agent.hub.protocol import Trim, Trimmed
+from relay_agent.sending.trouble import Trouble
 
 
 def work(job: Trim, tell: Any) -> Trimmed:
@@ -29,7 +31,8 @@ def work(job: Trim, tell: Any) -> Trimmed:
     if head.run is None:
         return Trimmed([], 0)
     manifests: dict[str, Manifest] = {}
-    for tag, commit in tags_of(api, repo).items():
+    tags = tags_of(api, repo)
+    for tag, commit in tags.items():
         if layout.step_of(tag) is not None and (found := manifest_at(api, repo, commit, job.run_id)) is not None:
             manifests[tag] = found[0]
     retention = Retention(job.every, Best.parse(job.best) if job.best else None)
@@ -44,16 +47,22 @@ def work(job: Trim, tell: Any) -> Trimmed:
             if error.response.status_code != 404:
                 raise
     tell.at("untagged")
-    return Trimmed(gone, _free(api, repo, tell))
+    named = {head.sha, *(commit for tag, commit in tags.items() if tag not in gone)}
+    try:
+        return Trimmed(gone, _free(api, repo, tell, named))
+    except Trouble:
+        if not gone:
+            raise
+        return Trimmed(gone, 0)
 
 
-def _free(api: Any, repo: str, tell: Any) -> int:
-    """Bytes of large files that were deleted."""
+def _free(api: Any, repo: str, tell: Any, named: set[str]) -> int:
+    """Bytes of large files that were deleted. `named`: commits that had names before, and have them still."""
     large = [file for file in api.list_lfs_files(repo) if file.filename.startswith(layout.CHECKPOINT)]
     if not large:
         return 0
     refs = api.list_repo_refs(repo, include_pull_requests=True)
-    named = {ref.target_commit for ref in (*refs.branches, *refs.tags, *refs.converts, *(refs.pull_requests or ()))}
+    named |= {ref.target_commit for ref in (*refs.branches, *refs.tags, *refs.converts, *(refs.pull_requests or ()))}
     needed = {file.sha256 for commit in named for file in files_at(api, repo, commit).values()}
     free = [file for file in large if file.file_oid not in needed]
     if not free:

@@ -1,0 +1,73 @@
+"""Old steps go from the Hub, and with them only what nothing else needs, however much of it there is."""
+
+from __future__ import annotations
+
+import pytest
+from hub_sync_kit import REPO, RUN, Calls, put, send_job
+
+from relay_agent.hub.protocol import Check, Checked, Trim, Trimmed, Where
+from relay_agent.sending.trouble import Trouble
+from relay_agent.volume.volume import RunFolder
+from tests.hub import Fault, TestHub
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
+
+
+@pytest.fixture
+def hub(hub: TestHub) -> TestHub:
+    hub.large_above = 1000  # the kit's weights are larger, its shards are not
+    return hub
+
+
+@pytest.mark.parametrize("kept", ["step-200", "step-300"])
+async def test_nothing_is_freed_while_nobody_knows_what_a_name_holds(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, kept: str
+) -> None:
+    for step in (100, 200, 300):
+        put(run, 1, step)
+        await call(send_job(where, run, f"step_{step:08d}"))
+    stored, commit = hub.stored_bytes(REPO), hub.repo(REPO).tags[kept]
+    lost = Fault.says("tree", 404, f"Invalid rev id: {commit}", code="RevisionNotFound", match=commit, times=2)
+    hub.fault(lost)
+    assert await call(Trim(where, RUN, 1, 2), Trimmed) == Trimmed(["step-100"], 0)
+    with pytest.raises(Trouble) as unknown:
+        await call(Trim(where, RUN, 1, 2), Trimmed)
+    assert (unknown.value.code, unknown.value.kind) == ("not_known", "transient")
+    assert hub.verify(REPO) == []
+    assert hub.stored_bytes(REPO) == stored
+    assert (await call(Trim(where, RUN, 1, 2), Trimmed)).freed > 0
+    assert hub.verify(REPO) == []
+
+
+async def test_what_the_list_of_names_does_not_show_yet_is_needed_all_the_same(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    for step in (100, 200, 300):
+        put(run, 1, step)
+        await call(send_job(where, run, f"step_{step:08d}"))
+    tags = hub.repo(REPO).tags
+    hidden: dict[str, str] = {}
+
+    def allowed(what: str) -> float:
+        hidden["step-200"] = tags.pop("step-200")  # a copy of the Hub that is behind answers from here on
+        call.allowed = lambda what: 10.0
+        return 10.0
+
+    call.allowed = allowed
+    await call(Trim(where, RUN, 1, 2), Trimmed)
+    tags |= hidden
+    assert set(tags) == {"step-200", "step-300"}
+    assert hub.verify(REPO) == []
+
+
+async def test_a_tree_that_is_not_known_is_not_an_empty_one(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    await call(Check(where, RUN), Checked)
+    hub.someone_commits(REPO, "checkpoint/theirs.bin")
+    hub.fault(Fault.says("tree", 404, "Invalid rev id", code="RevisionNotFound"))
+    with pytest.raises(Trouble) as unknown:
+        await call(send_job(where, run, "step_00000500"))
+    assert (unknown.value.code, unknown.value.kind) == ("not_known", "transient")
+    assert "checkpoint/theirs.bin" in hub.files(REPO)
