@@ -6,6 +6,7 @@ are one request each. Where the answer to one is lost, what the repository holds
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,10 @@ class _Sending:
 
     def _lacks(self, there: dict[str, File]) -> str:
         """What of it is not there as it should be; empty: all that is to be there is."""
+        if layout.RUN not in there:
+            return f"{layout.RUN} is not there"
+        if not _holds(there.get(layout.MANIFEST_PATH), self._manifest):
+            return "its manifest is not there"
         for entry in self._files:
             found = there.get(layout.path_of(entry.path))
             if found is None:
@@ -129,10 +134,15 @@ class _Sending:
         if found.sha256 is not None:
             return found.sha256 == entry.sha256
         data = (Path(self._job.folder) / entry.path).read_bytes()  # a small one, or the Hub would keep it apart
-        return git_hash(data) == found.oid and CommitOperationAdd("x", data).upload_info.sha256.hex() == entry.sha256
+        return _holds(found, data) and hashlib.sha256(data).hexdigest() == entry.sha256
 
     def _see_whole(self, revision: str) -> None:
-        if missing := self._missing(files_at(self._api, self._repo, revision)):
+        there = files_at(self._api, self._repo, revision)
+        missing = self._missing(there)
+        told_of = [add.path_or_fileobj for add in self._adds if add.path_in_repo == layout.RUN]
+        if not missing and any(not _holds(there[layout.RUN], data) for data in told_of):
+            missing = f"{layout.RUN} is another one there"
+        if missing:
             self._see_own_whole()
             raise Trouble("not_whole", f"what was committed is not the checkpoint: {missing}", "transient")
 
@@ -159,9 +169,11 @@ class _Sending:
                 self._see_own_whole()
             raise
         self._tell.progress(total, total)
-        for add, entry in zip(self._adds, self._files, strict=False):
+        for add in self._adds:
             if add._should_ignore:
-                raise Trouble("ignored", f"{entry.path} would be left out: the repository's .gitignore names it")
+                words = f"{add.path_in_repo} would be left out: the repository's .gitignore names it"
+                raise Trouble("ignored", words)
+        for add, entry in zip(self._adds, self._files, strict=False):
             if add._upload_mode == "lfs" and add.upload_info.sha256.hex() != entry.sha256:
                 raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {entry.path} has another hash")
         self._tell.at("uploaded")
@@ -268,6 +280,12 @@ def updated(old: bytes | None, job: Send) -> str | None:
     except UnicodeDecodeError:
         return None
     return card.updated(before, job.card, job.card_fields)
+
+
+def _holds(found: File | None, data: Any) -> bool:
+    if found is None:
+        return False
+    return found.oid == git_hash(data) if found.sha256 is None else found.sha256 == hashlib.sha256(data).hexdigest()
 
 
 def _exists(error: Exception) -> bool:
