@@ -49,7 +49,7 @@ def make(api: Any, repo: str, private: bool) -> bool:
             api.create_repo(repo, private=private, exist_ok=True)
             return True
         except Exception as error:
-            why = classified(error)
+            why = classified(error, api.endpoint)
             if why.kind == "permanent" or why.wait:
                 raise
             failed += 1

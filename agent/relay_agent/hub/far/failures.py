@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
+import httpx2
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -33,7 +35,11 @@ _BY_STATUS: dict[int, tuple[str, Kind, str]] = {
     422: ("refused_by_hub", "permanent", "the Hub does not take it"),
     429: ("rate_limited", "transient", "too many requests"),
 }
+HUB = "https://huggingface.co"
+"""Where it is, where nothing else is said."""
 _QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
+_SIGNED = re.compile(r"(https?://[^\s?]+)\?[^\s'\"]+")
+"""An address of storage, of which whoever has all of it needs no token."""
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _WAIT = re.compile(r"\br=0\s*;\s*t=(\d{1,6})")
 MOST_WAIT = 24 * 3600.0
@@ -57,7 +63,7 @@ def classified(error: BaseException, endpoint: str = "") -> Failed:
         if isinstance(each, OfflineModeIsEnabled):
             return Failed("offline", "HF_HUB_OFFLINE is set", "permanent")
         if isinstance(each, HfHubHTTPError):
-            return _by_status(each)
+            return _by_status(each, endpoint)
         name = type(each).__name__
         if name in ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
             return Failed("bad_endpoint", f"{name}: {_short(each)}", "permanent")
@@ -83,10 +89,27 @@ def _reads(error: BaseException) -> bool:
     return False
 
 
-def _by_status(error: HfHubHTTPError) -> Failed:
-    response = getattr(error, "response", None)
-    status: int = getattr(response, "status_code", 0)
-    text = _short(getattr(error, "server_message", None) or error)
+def from_storage(response: Any, endpoint: str) -> bool:
+    """Whether what lies behind the Hub (S3, a CDN) answered, by an address that holds for a while: it knows no token,
+    and another address may do."""
+    homes = {_home(endpoint or HUB), _home(HUB)}
+    return "x-error-code" not in response.headers and _home(str(response.request.url)) not in homes
+
+
+def _home(url: str) -> tuple[str, int | None]:
+    """Host and port, whether it is http or https."""
+    at = httpx2.URL(url)
+    return at.host.lower(), at.port
+
+
+def _by_status(error: HfHubHTTPError, endpoint: str) -> Failed:
+    response = error.response
+    status = response.status_code
+    text = _short(error.server_message or error)
+    if 400 <= status < 500 and status != 429 and from_storage(response, endpoint):
+        code = "refused_by_hub" if status in (400, 422) else "storage"
+        words = f"the storage behind the Hub did not take this request ({status}: {text})"
+        return Failed(code, words, "transient", wait_of(response))
     if isinstance(error, GatedRepoError):
         return Failed("no_permission", f"the repository is gated for this token: {text}", "permanent")
     if isinstance(error, RepositoryNotFoundError) and status != 401:
@@ -121,4 +144,4 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _short(error: object) -> str:
-    return " ".join(str(error).split())[:240]
+    return _SIGNED.sub(r"\1", " ".join(str(error).split()))[:240]
