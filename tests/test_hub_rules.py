@@ -279,14 +279,15 @@ def test_how_long_an_end_may_wait(
 
 def test_what_was_synced_last_is_read_back_or_not_believed(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    synced = LastSynced("me/m", "a" * 40, 500, 1.5, "step-500", "step_00000500", "b" * 64)
-    assert last_synced(run.hf, "me/m") is None
+    synced = LastSynced("me/m", "a" * 40, 500, 1.5, "step-500", "step_00000500", "b" * 64, "of all files")
+    assert last_synced(run.hf, "me/m", "of all files") is None
     note(run.hf, synced)
-    assert last_synced(run.hf, "me/m") == synced
-    assert last_synced(run.hf, "me/other") is None
+    assert last_synced(run.hf, "me/m", "of all files") == synced
+    assert last_synced(run.hf, "me/other", "of all files") is None
+    assert last_synced(run.hf, "me/m", "of the weights") is None
     (run.hf / "last_synced.json").unlink()
     (run.hf / "last_synced.json").symlink_to("/etc/passwd")
-    assert last_synced(run.hf, "me/m") is None
+    assert last_synced(run.hf, "me/m", "of all files") is None
     note(run.hf, synced)
     assert not (run.hf / "last_synced.json").is_symlink()
 

@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ class Kit:
         self.sync = HubSync(self.wish, holder, lambda: about, Retention(0, Best("loss")), self.hub)
         self.task: asyncio.Task[None] | None = None
 
+    def again(self, **wish: Any) -> None:
+        """The next attempt, on the same volume."""
+        tell: Teller = self.told  # type: ignore[assignment]
+        holder = Holder(self.run, 1, lambda: self.held, tell, self.clock, random.Random(1))
+        self.wish = replace(self.wish, **wish)
+        about = About("sft", "t", "d", "c")
+        self.sync = HubSync(self.wish, holder, lambda: about, Retention(0, Best("loss")), self.hub)
+
     def put(self, step: int, **options: Any) -> Published:
         done = put(self.run, 1, step, **options)
         self.sync.published(done)
@@ -140,6 +149,7 @@ async def test_the_first_at_once_and_then_the_newest_in_its_turn(tmp_path: Path)
     assert json.loads((kit.run.hf / "last_synced.json").read_text()) == {
         "repo": "me/m", "revision": "c" * 40, "step": 300, "at": kit.clock.wall(), "tag": "step-300",
         "checkpoint": "step_00000300", "manifest": kit.sync._last.manifest,  # type: ignore[union-attr]
+        "choices": kit.wish.choices,
     }  # fmt: skip
     assert kit.told.transfers[-1].phase is TransferPhase.DONE
     assert kit.told.transfers[-1].synced == 300
@@ -378,3 +388,119 @@ async def test_what_goes_from_the_hub_and_which_checkpoint_came_is_told_by_name(
     told = [data["tags"].split() for kind, data in kit.told.events if kind == "hub.pruned"]
     assert told == [gone[:10], gone[10:]]
     await kit.over()
+
+
+# -- what was synced before is a hint; an order, and the last of a run, look at the Hub -------------------------------
+
+
+async def synced(root: Path, **wish: Any) -> Kit:
+    """An attempt has synced its newest, and is over."""
+    kit = Kit(root, **wish)
+    kit.put(100)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    await kit.over()
+    assert kit.hub.sent == ["step_00000100"]
+    kit.hub.jobs.clear()
+    kit.told.events.clear()
+    return kit
+
+
+async def test_an_order_asks_the_hub_whatever_was_synced_before(tmp_path: Path) -> None:
+    kit = await synced(tmp_path)
+    kit.again()
+    kit.begin()
+    await kit.settled()
+    assert kit.hub.sent == [], "in its turn what is known to be there is not looked for"
+    assert kit.sync.now("me").accepted
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    assert kit.sync.now("me").accepted
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"] * 2)
+    await kit.settled()
+    assert kit.hub.sent == ["step_00000100"] * 2
+    await kit.over()
+
+
+async def test_an_order_while_what_was_synced_is_read_is_not_lost(tmp_path: Path) -> None:
+    kit = await synced(tmp_path)
+    kit.again()
+    kit.begin()
+    assert kit.sync.now("me").accepted
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    await kit.over()
+
+
+async def test_an_order_while_one_goes_on_is_for_what_is_newest_by_then(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.put(100)
+    answers: list[Any] = []
+
+    def during() -> None:
+        if len(kit.hub.sent) == 1:
+            kit.put(200)
+            answers.append(kit.sync.now("me"))
+
+    kit.hub.during = during
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"] * 2)
+    await kit.settled()
+    assert kit.hub.sent == ["step_00000100", "step_00000200"]
+    assert answers[0].accepted
+    await kit.over()
+
+
+async def test_the_last_of_a_run_that_was_queued_again_asks_the_hub(tmp_path: Path) -> None:
+    kit = await synced(tmp_path)
+    kit.again()
+    kit.begin()
+    await kit.settled()
+    assert kit.sync.size_left(final=False) == 0, "an attempt that is preempted does not wait for a look"
+    await kit.over()
+    assert kit.hub.sent == ["step_00000100"]
+    assert kit.told.kinds == ["hub.synced"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"push": ("weights.bin",)},
+        {"where": Where("me/other", "hf_x")},
+        {"where": Where("me/m", "hf_x", "http://elsewhere")},
+    ],
+    ids=["push", "repo", "endpoint"],
+)
+async def test_what_was_pushed_with_other_choices_is_not_the_same(tmp_path: Path, other: dict[str, Any]) -> None:
+    kit = await synced(tmp_path)
+    kit.again(**other)
+    kit.begin()
+    await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    assert kit.hub.sent == ["step_00000100"]
+    await kit.over()
+
+
+async def test_every_order_has_an_end(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.begin()
+    await kit.settled()
+    assert kit.sync.now("me").accepted
+    await kit.until(lambda: kit.told.kinds == ["hub.left"])  # there is no checkpoint yet
+    kit.hub.failures = [Trouble("damaged", "it is damaged", "permanent")]
+    kit.put(100)
+    await kit.until(lambda: kit.told.kinds == ["hub.left", "hub.failed"])
+    kit.sync.now("me")
+    await kit.until(lambda: kit.told.kinds == ["hub.left", "hub.failed", "hub.left"])  # none that can be sent
+    kit.held = 0.0
+    kit.put(200)
+    kit.sync.now("me")
+    await kit.until(lambda: kit.told.kinds[3:] == ["hub.refused"])
+    kit.sync.now("me")
+    await kit.until(lambda: kit.told.kinds[3:] == ["hub.refused"] * 2)
+    kit.held = 50.0
+    kit.hub.hangs = True
+    kit.sync.now("me")
+    await kit.until(lambda: kit.hub.sent[-1:] == ["step_00000200"])
+    assert kit.task is not None
+    kit.task.cancel()
+    await asyncio.gather(kit.task, return_exceptions=True)
+    assert kit.told.kinds[5:] == ["hub.left"]
+    assert not kit.sync.now("me").accepted, "nobody is there any more who would do it"

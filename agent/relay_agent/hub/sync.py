@@ -54,7 +54,11 @@ class HubSync(Sender):
         self._ask_about = about
         self._about: About | None = None
         self._retention = retention
+        self._hint: LastSynced | None = None  # what an earlier attempt sent: it may be gone from there
         self._last: LastSynced | None = None
+        self._ordered = False  # somebody waits for an end of it
+        self._again = False  # an order came while one was sent
+        self._ended = False
         self._new = False
         self._trimming = False
         self.on_synced: Callable[[str], None] = lambda revision: None
@@ -70,8 +74,12 @@ class HubSync(Sender):
         """An operator's order."""
         if wrong := self._trouble():
             return Answer(False, wrong)
+        if self._ended:
+            return Answer(False, "this attempt has ended its syncs: the next one looks what is there")
         if self._busy:
-            return Answer(True, f"it is syncing already, {self.shown.words}")
+            self._again = True
+            return Answer(True, f"it is syncing already, {self.shown.words}; what is newer then follows at once")
+        self._ordered, self._refused, self._gave_up = True, False, False
         self.retry()
         dry = "" if self.sends else " (HF_DRY_RUN: it only says what it would send)"
         return Answer(True, f"syncing the newest checkpoint to {self._wish.where.repo}{dry}")
@@ -81,18 +89,29 @@ class HubSync(Sender):
             return ": ".join(wrong)
         return calls.missing() if self.sends else ""
 
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            self._ended = True
+            if self._ordered:
+                self.left("the attempt ended before the sync that was asked for")
+
     # -- what earlier attempts did, and whether it can come to anything ------------------------------------------------
 
     async def prepare(self) -> bool:
         if wrong := self._trouble():
             self.shown.failed(Trouble("not_configured", wrong))
             return False
-        self._last = last = await asyncio.to_thread(last_synced, self._folder.hf, self._wish.where.repo)
+        wish = self._wish
+        self._hint = last = await asyncio.to_thread(last_synced, self._folder.hf, wish.where.repo, wish.choices)
         if last is not None:
             self.shown.there = last.step
             self.on_synced(last.revision)
             since = self._clock.wall() - last.at
-            self._schedule = Schedule(self._wish.interval, self._holder.rng, self._clock.boot(), since)
+            self._schedule = Schedule(wish.interval, self._holder.rng, self._clock.boot(), since)
+            if self._ordered:
+                self._schedule.at_once(self._clock.boot())
         if self.sends:
             await self._check()
         return True
@@ -105,6 +124,7 @@ class HubSync(Sender):
             if error.kind == "permanent":
                 self._schedule.failed(self._clock.boot(), "permanent")
                 self.shown.failed(error)
+                self._ordered = False
             return  # else the first sync says what is wrong
         private = "private" if checked.private else "public"
         say(f"the Hub knows {checked.user or 'this token'}; {self._wish.where.repo} is {private}")
@@ -122,11 +142,25 @@ class HubSync(Sender):
     # -- which -------------------------------------------------------------------------------------------------------
 
     def next(self, *, closing: bool, final: bool) -> Sealed | None:
-        for sealed in self.line():
-            if self._last is not None and (sealed.name, sealed.sha256) == (self._last.checkpoint, self._last.manifest):
-                return None
-            return sealed
-        return None
+        """In its turn what this attempt sent counts as there, and what an earlier one did, but for the last of a run.
+        An order asks the Hub."""
+        last = self._last or (None if closing and final else self._hint)
+        newest = next(iter(self.line()), None)
+        if newest is None or self._ordered or last is None:
+            return newest
+        return None if (newest.name, newest.sha256) == (last.checkpoint, last.manifest) else newest
+
+    async def send_rest(self) -> bool:
+        if self._ordered:
+            none = "there is no checkpoint yet that was saved while the loss was well"
+            self._ordered = False
+            self.shown.say("left", f"nothing is synced: {'none of the checkpoints can be sent' if self._bad else none}")
+        return False
+
+    def _failed(self, error: Trouble, sealed: Sealed | None = None) -> None:
+        super()._failed(error, sealed)
+        if self._gave_up or self._schedule.stopped:
+            self._ordered = self._again = False  # as was said
 
     async def rests(self) -> None:
         with suppress(OSError):
@@ -202,12 +236,15 @@ class HubSync(Sender):
 
     def _remember(self, sealed: Sealed, revision: str, tag: str) -> LastSynced:
         self._schedule.done(self._clock.boot())
-        self._last = LastSynced(
-            self._wish.where.repo, revision, sealed.manifest.step, self._clock.wall(), tag, sealed.name, sealed.sha256
-        )
+        if self._again:
+            self._schedule.at_once(self._clock.boot())
+        self._ordered = self._again = False
+        step, at, wish = sealed.manifest.step, self._clock.wall(), self._wish
+        self._last = LastSynced(wish.where.repo, revision, step, at, tag, sealed.name, sealed.sha256, wish.choices)
         return self._last
 
     def left(self, why: str) -> None:
+        self._ordered = False
         if self._trimming:  # the checkpoint itself is there
             say(f"old steps stay on {self._wish.where.repo}: {why}")
         else:

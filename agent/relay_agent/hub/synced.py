@@ -1,4 +1,6 @@
-"""`hf/last_synced.json` on the volume: the last checkpoint that is on the Hub whole."""
+"""`hf/last_synced.json` on the volume: the last checkpoint that was sent to the Hub whole.
+
+What became of it there since, it does not know: it spares a look in between, and answers no order."""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ class LastSynced(Struct, frozen=True):
     tag: str = ""
     checkpoint: str = ""  # its name
     manifest: str = ""  # SHA-256 of its manifest
+    choices: str = ""  # a digest of where it went, and which files of it
 
 
-def last_synced(hf: Path, repo: str) -> LastSynced | None:
-    """None where nothing that reads says that anything of that repository is there. Blocking."""
+def last_synced(hf: Path, repo: str, choices: str) -> LastSynced | None:
+    """None where nothing that reads says that anything is in that repository by those choices. Blocking."""
     data = read(hf / "last_synced.json", MAX)
     if data is None:
         return None
@@ -32,7 +35,7 @@ def last_synced(hf: Path, repo: str) -> LastSynced | None:
         found = msgspec.json.decode(data, type=LastSynced)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return found if found.repo == repo else None
+    return found if (found.repo, found.choices) == (repo, choices) else None
 
 
 def note(hf: Path, synced: LastSynced) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from relay_agent.config import Settings
 from relay_agent.fork_from import ForkFrom
@@ -32,6 +35,12 @@ class Wish:
         every = f"every {self.interval:g} s" if self.interval else "after every checkpoint"
         kept = f", the newest {self.keep} stay" if self.keep else ""
         return f"{self.where.repo}: {what}, {every} and at the end{kept}"
+
+    @property
+    def choices(self) -> str:
+        """The same for what puts the same files of a checkpoint at the same place."""
+        which = (self.where.endpoint.rstrip("/"), self.where.repo, self.push)
+        return hashlib.sha256(msgspec.json.encode(which)).hexdigest()[:16]
 
 
 def wish_of(settings: Settings, config: RunConfig) -> Wish:
