@@ -6,8 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 
 from relay_agent.artifacts.far.commander import Commander
@@ -20,20 +22,21 @@ from relaytui.wire.artifacts import ArtifactKind, BeginUpload
 from relaytui.wire.ids import is_id
 
 MAX_DEPTH = 8
+"""Folders below where a pattern is looked for."""
 MAX_SEEN = 20_000
-"""Entries that are looked at, of however many there are."""
+"""Entries that are looked at from there, of however many there are."""
 MAX_WORDS = 20
 ENDS = ("lease_lost", "not_holder", "no_store", "not_proven", "quota", "too_many")
 """What is the matter with all of them."""
+_MAGIC = re.compile(r"[*?[]")
 _STRANGE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def attach(job: Attach, tell: Tell) -> Attached:
     store, kept, trouble = job.store, list[str](), list[str]()
     tell.phase("uploading")
-    found, more = matching(Path(job.root), job.patterns, job.count)
-    if more:
-        trouble.append(f"more than {job.count} files match: the others are not sent")
+    found, missed = matching(Path(job.root), job.patterns, job.count)
+    trouble += missed
     with Commander(store) as commander:
         for number, path in enumerate(found):
             tell.progress(number, len(found))
@@ -56,39 +59,73 @@ def attach(job: Attach, tell: Tell) -> Attached:
     return Attached(kept, trouble[:MAX_WORDS])
 
 
-def matching(root: Path, patterns: Sequence[str], count: int) -> tuple[list[str], bool]:
-    """Plain files below whose path or last part matches one, sorted; whether there were more than `count`."""
-    try:
-        with folder(root) as fd:
-            found = sorted(path for path in _walk(fd, "", [MAX_SEEN]) if _wanted(path, patterns))
-    except OSError:
-        return [], False
-    return found[:count], len(found) > count
+def matching(root: Path, patterns: Sequence[str], count: int) -> tuple[list[str], list[str]]:
+    """Plain files below whose path or last part matches one, sorted; and a line on each reason why others that do may
+    be missing. A pattern that begins with folders is looked for in these, whatever lies beside them."""
+    found, missed = set[str](), list[str]()
+    for start in sorted({_beginning(pattern) for pattern in patterns}, reverse=True):
+        walk = _Walk(start)
+        with suppress(OSError), ExitStack() as opened:
+            fd = opened.enter_context(folder(root))
+            for part in start.split("/")[:-1]:
+                fd = opened.enter_context(folder(part, dir_fd=fd))
+            found.update(path for path in walk.files(fd, start) if _wanted(path, patterns))
+        missed += walk.missed.values()
+    if len(found) > count:
+        missed.append(f"more than {count} files match: the others are not sent")
+    return sorted(found)[:count], missed
+
+
+def _beginning(pattern: str) -> str:
+    """The folders that all lie in which it matches, with a slash behind each; empty: they may lie anywhere."""
+    *parts, _ = pattern.split("/")
+    plain = list(takewhile(lambda part: part not in ("", ".", "..") and not _MAGIC.search(part), parts))
+    return "".join(f"{part}/" for part in plain)
 
 
 def _wanted(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(path, one) or fnmatchcase(path.rpartition("/")[2], one) for one in patterns)
 
 
-def _walk(fd: int, prefix: str, left: list[int]) -> Iterator[str]:
-    """Through no link, into nothing that cannot be read."""
-    try:
-        with os.scandir(fd) as entries:
-            here = sorted((entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in entries)
-    except OSError:
-        return
-    for name, mode in here:
-        left[0] -= 1
-        if left[0] < 0:
+class _Walk:
+    """Through no link; the files of a folder before those of the folders in it."""
+
+    def __init__(self, start: str) -> None:
+        self._deepest = start.count("/") + MAX_DEPTH
+        self._left = MAX_SEEN
+        self.missed: dict[str, str] = {}
+        """Lines on what was not looked at, one for each limit."""
+
+    def files(self, fd: int, prefix: str) -> Iterator[str]:
+        try:
+            with os.scandir(fd) as entries:
+                here = sorted((entry.is_dir(follow_symlinks=False), entry.name) for entry in entries if _is_ours(entry))
+        except OSError as error:
+            self.missed[prefix] = f"{prefix or '.'!a} cannot be read: {error.strerror or error}"
             return
-        if stat.S_ISREG(mode):
-            yield prefix + name
-        elif stat.S_ISDIR(mode) and prefix.count("/") < MAX_DEPTH:
-            try:
-                with folder(name, dir_fd=fd) as below:
-                    yield from _walk(below, f"{prefix}{name}/", left)
-            except OSError:
-                continue
+        for is_folder, name in here:
+            if self._left <= 0:
+                self._miss("/many", f"{MAX_SEEN:,} entries are looked at, which ended in {prefix or '.'!a}")
+                return
+            self._left -= 1
+            if not is_folder:
+                yield prefix + name
+            elif prefix.count("/") >= self._deepest:
+                self._miss("/deep", f"{MAX_DEPTH} folders deep is looked, not into {prefix + name + '/'!a}")
+            else:
+                try:
+                    with folder(name, dir_fd=fd) as below:
+                        yield from self.files(below, f"{prefix}{name}/")
+                except OSError as error:
+                    self.missed[prefix + name] = f"{prefix + name!a} cannot be read: {error.strerror or error}"
+
+    def _miss(self, limit: str, words: str) -> None:
+        todo = "begin a pattern of ARTIFACTS_FILES with the folder that they are in"
+        self.missed.setdefault(limit, f"files may be missing: no more than {words}; {todo}")
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)
 
 
 def read_small(root: Path, path: str, most: int) -> bytes:
