@@ -14,12 +14,15 @@ from relay_agent.checkpoints import unfinished
 from relay_agent.checkpoints.disk import SYSTEM, Disk, make_folder, names, remove_tree, sync_folder
 from relay_agent.checkpoints.manifest import MANIFEST, NAME
 from relay_agent.checkpoints.staging import OURS
+from relay_agent.checkpoints.strays import only_halves
 from relay_agent.volume.volume import RunFolder
 
 KEPT_ASIDE = 2
 """Staged folders that are kept in each of `.bad` and `.orphans`: those of the latest attempts, of these the furthest.
 Every preempted pod can leave one behind, and one can be as big as any checkpoint."""
 
+_FOLDER = re.compile(r"e([0-9]{8,16})(?:\.([0-9]{1,9}))?\Z")
+"""A whole staging folder: what lay in it under other names."""
 _STAGED = re.compile(r"e([0-9]{8,16})\.step_([0-9]{1,15})(?:\.([0-9]{1,9}))?\Z")
 
 
@@ -34,12 +37,14 @@ def orphan(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
 
 
 def trim(run: RunFolder, still_mine: Callable[[], bool], disk: Disk = SYSTEM) -> None:
-    """Delete what was staged and lies aside beyond `KEPT_ASIDE`. Published ones found damaged stay: they are missed."""
-    for place in (run.bad, run.orphans):
+    """Delete what was staged and lies aside beyond `KEPT_ASIDE`. Published ones found damaged stay: they are missed. So
+    does what was saved under other names than Relay takes, unless by these it was not saved to the end."""
+    for place, kind in ((run.bad, _STAGED), (run.orphans, _STAGED), (run.bad, _FOLDER)):
         found: dict[tuple[int, ...], str] = {}
         with suppress(FileNotFoundError):
-            matches = filter(None, map(_STAGED.match, names(place)))
-            found = {tuple(int(number or 0) for number in match.groups()): match[0] for match in matches}
+            for match in filter(None, map(kind.match, names(place))):
+                if kind is _STAGED or only_halves(place / match[0]):
+                    found[tuple(int(number or 0) for number in match.groups())] = match[0]
         for _, name in sorted(found.items(), reverse=True)[KEPT_ASIDE:]:
             if not still_mine():
                 return
@@ -72,7 +77,7 @@ def empty_trash(run: RunFolder, disk: Disk = SYSTEM) -> None:
 def _move(run: RunFolder, disk: Disk, path: Path, folder: Path) -> Path:
     make_folder(disk, folder)
     # Staged folders of different epochs bear the same names: say which one it was.
-    owner = "" if path.parent == folder.parent else f"{path.parent.name}."
+    owner = "" if path.parent in (folder.parent, run.staging(0).parent) else f"{path.parent.name}."
     target = folder / (owner + path.name)
     number = 2
     while os.path.lexists(target):

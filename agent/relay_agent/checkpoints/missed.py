@@ -54,7 +54,7 @@ class Missed:
             return next(iter(reasons))
         full = {words for miss, words in self._misses.values() if miss is Miss.NO_ROOM}
         said = [
-            f"{'the volume is full: ' * (words in full)}{words} ({_listed(names)})" for words, names in reasons.items()
+            f"{'the volume is full: ' * (words in full)}{words} ({listed(names)})" for words, names in reasons.items()
         ]
         return "; ".join(said)
 
@@ -79,6 +79,7 @@ def _key(name: str) -> tuple[int, str]:
     return len(name), name
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first ones, and how many more."""
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

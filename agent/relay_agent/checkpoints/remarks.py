@@ -5,6 +5,7 @@ from __future__ import annotations
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.staging import MARKER, StagingWatch
 from relay_agent.process import say
+from relaytui.wire.text import clean, sayable
 
 
 class Remarks:
@@ -26,3 +27,7 @@ class Remarks:
                 words = f"{torn.name} cannot be published as it lies there: {torn.reason}"
                 self._recorder.event("checkpoint.unfit", words, {"name": torn.name})
                 say(words)
+        for name, words in watch.strays:
+            words = clean(sayable(words), 500)
+            self._recorder.event("checkpoint.unfit", words, {"name": clean(sayable(name), 128)})
+            say(words)

@@ -21,18 +21,27 @@ from pathlib import Path
 
 from relay_agent.checkpoints import take
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
-from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names
+from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names, remove_tree
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.line import marks_so_far, survey
 from relay_agent.checkpoints.manifest import MANIFEST
+from relay_agent.checkpoints.missed import listed
+from relay_agent.checkpoints.output_watch import SEEN
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
+from relay_agent.checkpoints.shared import OWN
 from relay_agent.checkpoints.staging import OURS, STEP, Staged, StagingWatch, TornStaged
+from relay_agent.checkpoints.strays import holds_data
 from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
+from relay_agent.checkpoints.unfinished import UNFINISHED
 from relay_agent.volume.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
+from relaytui.wire.text import clean, sayable
+
+_OURS = (SEEN, OWN, take.TAKING, UNFINISHED)
+"""Names in a staging folder that agents make there, besides that of the file that asks for a save."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +147,35 @@ class Salvage:
                     self._orphan(each.epoch, staged, f"the line went on to step {tip.step} without it")
                 else:
                     self._orphan(each.epoch, staged, "the run goes on from before it, or anew")
-            with suppress(OSError):  # what waits there is looked at again by the next attempt
-                if not any(STEP.match(name) for name in names(each.path)):
-                    throw_away(self._run, each.path, self._disk)
+            self._clear(each)
         with suppress(OSError):
             trim(self._run, self._still_mine, self._disk)
         return self
+
+    def _clear(self, left: _Left) -> None:
+        """Its staging folder goes; into `.bad` where its trainer put something there under names that nobody takes."""
+        try:
+            found = names(left.path)
+            if any(STEP.match(name) for name in found):
+                return  # what waits there is looked at again by the next attempt
+            ours = {name for name in found if name in _OURS or name.startswith(f".{SEEN}.")}
+            ours.add(self._run.save_file(left.epoch).name)
+            strays = sorted(name for name in found if name not in ours and holds_data(left.path / name))
+            if not strays:
+                throw_away(self._run, left.path, self._disk)
+                return
+            for name in ours.intersection(found):
+                remove_tree(self._disk, left.path / name)
+        except OSError:
+            return  # as above
+        what = f"epoch {left.epoch} saved under other names than step_<N>: {clean(sayable(listed(strays)), 300)}"
+        try:
+            where = set_aside(self._run, left.path, self._disk)
+        except OSError as error:
+            words = f"{what}; that cannot be moved: {error.strerror or error}"
+            self.told.append(Told("checkpoint.stuck", words, ""))
+        else:
+            self.told.append(Told("checkpoint.unfit", f"{what}; that is kept in {where}", ""))
 
     def _look(self) -> Iterator[_Left]:
         marks = self._marks

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manifest, decode
+from relay_agent.checkpoints.strays import Strays
 from relay_agent.checkpoints.tree import MAX_FILES, TooMany, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relay_agent.checkpoints.watching import Watching
@@ -43,6 +44,7 @@ STAGING = "staging"
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
 FIRST = 12
 """Times the settle time that the first checkpoint of a run is given: the mark may be still to come."""
+NO_DATA = "it holds no data"
 SHARE = 20
 """A look that took a second is the last one at the same for this many."""
 UNKNOWN_END = 256
@@ -107,6 +109,9 @@ class StagingWatch:
         self._settle = settle
         self._clock = clock
         self.watching = Watching()
+        self.strays: list[tuple[str, str]] = []
+        """Of the last look: what lies there under other names and was not said yet, and what to say of it."""
+        self._strays = Strays(settle, MARKER)
         self._since: dict[str, tuple[_Look, float]] = {}  # what each looked like, and since when, by that
         self._first: dict[str, float] = {}  # when each was there for the first time, by the same
         self._not_before: dict[str, float] = {}  # of those that took long to look at
@@ -122,7 +127,7 @@ class StagingWatch:
         over = trainer_exited is not None or self._exited is not None
         waits = not self.marks and bool(self._since.keys() - self._whole)
         watched = self.watching.look(self._clock.boot() if now is None else now, over=over, waits=waits)
-        looks, seen = self._look(over)
+        looks, seen = self._look(over, watched)
         for name, look in looks.items():
             self._first.setdefault(name, watched)
             before = self._since.get(name)
@@ -192,7 +197,7 @@ class StagingWatch:
             TornStaged(
                 name,
                 self._root / name,
-                look.problem or (look.empty and "it holds no data") or self._why_torn(),
+                look.problem or (look.empty and NO_DATA) or self._why_torn(),
                 look.saved_at,
             )
             for name, (look, _) in sorted(self._since.items())
@@ -222,13 +227,17 @@ class StagingWatch:
             return True
         return unchanged >= self._settle * (FIRST if self.marks is None else 1)
 
-    def _look(self, at_once: bool) -> tuple[dict[str, _Look], set[str]]:
+    def _look(self, at_once: bool, watched: float) -> tuple[dict[str, _Look], set[str]]:
         """One that took long is not looked at again soon: it is as it was for as long. The names of those that were
         looked at, too: what is only remembered shows nothing of how they kept."""
         looks: dict[str, _Look] = {}
         seen: set[str] = set()
+        self.strays = []
         with suppress(FileNotFoundError), folder(self._root) as root:
-            for name in filter(STEP.match, names(root)):
+            found = names(root)
+            others = [name for name in found if not STEP.match(name)]
+            self.strays = self._strays.look(self._root, others, watched, at_once)
+            for name in filter(STEP.match, found):
                 began = self._clock.boot()
                 if name in self._since and began < self._not_before.get(name, 0.0) and not at_once:
                     looks[name] = self._since[name][0]
@@ -241,12 +250,13 @@ class StagingWatch:
         return looks, seen
 
     def unfit(self) -> list[TornStaged]:
-        """What is no checkpoint as it lies there, and has kept still so. Its trainer may be writing to it yet."""
+        """What is no checkpoint as it lies there, and has kept still so. Its trainer may be writing to it yet; an empty
+        one may have been made ahead of a long gathering."""
         watched = self.watching.seconds
         return [
-            TornStaged(name, self._root / name, look.problem, look.saved_at)
+            TornStaged(name, self._root / name, look.problem or NO_DATA, look.saved_at)
             for name, (look, since) in sorted(self._since.items())
-            if look.problem and watched - since >= self._settle
+            if (look.problem or look.empty) and watched - since >= self._settle * (1 if look.problem else FIRST)
         ]
 
 
@@ -334,7 +344,7 @@ def _look_at(root: int, name: str) -> _Look:
         tree.shape,
         marked,
         empty,
-        "it holds no data" if marked and empty else "",  # a folder just made is empty for a moment
+        NO_DATA if marked and empty else "",  # a folder just made is empty for a moment
         max(times) if times else saved_at(name, dir_fd=root),
         taken is None and any(mark.mtime_ns for mark in marks),  # an agent's has no time
         taken,
