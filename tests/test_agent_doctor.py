@@ -193,6 +193,19 @@ def test_a_secret_that_can_be_guessed_is_said(commander: Rig, secret: str, warne
     assert not any(secret in line for line in lines)
 
 
+def test_what_is_taken_for_granted_is_a_warning(commander: Rig) -> None:
+    done = doctor(commander, RELAY_LEASE_SECONDS="60")
+    assert done.returncode == 0
+    for words in (
+        "WARN  settings — RUN_ID is not set: this pod trains the run relay-run",
+        "WARN  settings — RELAY_LEASE_SECONDS is the commander's, and is not read on a pod",
+        "WARN  launcher — ",
+    ):
+        assert any(line.startswith(words) for line in done.stdout.splitlines()), words
+    assert "(char_lm)" in done.stdout
+    assert "(char_lm)" not in doctor(commander, TRAIN_CMD="true").stdout
+
+
 def test_a_misspelt_variable_is_said_and_no_failure(commander: Rig) -> None:
     done = doctor(commander, ARTIFCTS="every", RELAY_TRAINER="x", HF_HOME="/tmp/x")
     lines = [line for line in done.stdout.splitlines() if "no setting of Relay's" in line]

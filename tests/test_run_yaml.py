@@ -113,3 +113,27 @@ def test_an_error_without_words_of_its_own_is_told_all_the_same(
 
     monkeypatch.setattr(yaml, "scan", fail)
     assert refused(tmp_path, "RUN_ID: x") == f"is not YAML: {_ELSE}"
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "hint"),
+    [
+        ("RELAY_CKPT_KEEP_LAST_N", "RELAY_CKPT_KEEP_LAST_N is the commander's", "where `relay-tui serve` runs"),
+        ("ckpt_interval", "RELAY_CKPT_INTERVAL is the commander's", "where `relay-tui serve` runs"),
+        ("RELAY_LEASE_SECONDS", "RELAY_LEASE_SECONDS is the commander's", "where `relay-tui serve` runs"),
+        ("RELAY_OUTPUT_DIR", "RELAY_OUTPUT_DIR is what Relay tells the trainer", "leave it out"),
+        ("RELAY_RUN_ID", "there is no key 'RELAY_RUN_ID'", "did you mean RUN_ID?"),
+        ("TRAIN_COMMAND", "there is no key 'TRAIN_COMMAND'", "did you mean TRAIN_CMD?"),
+        ("settle_secs", "there is no key 'settle_secs'", "did you mean RELAY_SETTLE_SECONDS?"),
+        ("LOG_LEVEL", "there is no key 'LOG_LEVEL'", "`relay-agent example` prints every key"),
+        ("LEARNING_RATE", "there is no key 'LEARNING_RATE'", "`relay-agent example` prints every key"),
+        ("RELAY_TOKEN", "there is no key 'RELAY_TOKEN'", "`relay-agent example` prints every key"),
+    ],
+)
+def test_an_unknown_key_is_hinted_at_only_where_it_is_similar(tmp_path: Path, key: str, said: str, hint: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"{key}: 5\n")
+    with pytest.raises(RelayError) as told:
+        load({}, file, needs_url=False)
+    assert told.value.message.startswith(f"{file}: {said}")
+    assert told.value.hint.endswith(hint)

@@ -53,15 +53,20 @@ def cli(ctx: click.Context, config: Path | None) -> int:
     import asyncio
 
     from relay_agent import secret_words
+    from relay_agent.assumed import first_lines
     from relay_agent.config import load, secrets_of
-    from relay_agent.process import hide_secrets, settle_in
+    from relay_agent.process import hide_secrets, say, settle_in, tell_time
     from relay_agent.runner import run
+    from relaytui.wire.clock import SystemClock
 
     settle_in()
     settings = load(config=config)
     secret_words.learn(secrets_of(settings))
     secret_words.learn(secret_words.of(os.environ))
     hide_secrets()
+    tell_time(SystemClock())
+    for line in first_lines(settings, os.environ):
+        say(line)
     try:
         return asyncio.run(run(settings))
     except RelayError as error:

@@ -54,6 +54,7 @@ class Settings(Struct, frozen=True):
     commander_url: str
     shared_secret: str
     run_id: str
+    run_id_set: bool
     worker_id: str
     mode: Literal["sft", "rl"]
     l1_root: Path
@@ -287,6 +288,7 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
         )
     if settings["worker_id"] is None:
         settings["worker_id"] = _host_label(environ.get("HOSTNAME", ""))
+    settings["run_id_set"] = bool(environ.get("RUN_ID")) or "RUN_ID" in values
     settings["stop_grace_set"] = settings["stop_grace"] is not None
     if settings["stop_grace"] is None:
         settings["stop_grace"] = STOP_GRACE

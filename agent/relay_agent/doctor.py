@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay_agent import contradictions
+from relay_agent import assumed, contradictions
 from relay_agent.checkpoints.place import refuse_place
-from relay_agent.config import KEYS, Settings, load, secrets_of
+from relay_agent.config import Settings, load, secrets_of
 from relay_agent.lease.lease import STOP_PART
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
@@ -31,7 +31,6 @@ from relaytui.wire.codec import encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import clean, counted
-from relaytui.wire.variables import sentence, slips
 
 if TYPE_CHECKING:
     from relay_agent.link.contact import Whoami
@@ -82,7 +81,14 @@ async def examine(config: Path | None = None) -> list[Check]:
         settings = load(config=config, needs_url=False)  # there is more to look at on this pod
     learn(secrets_of(settings))
     learn(of(os.environ))
-    checks = [first, *_together(settings), _launcher(settings), *_words(settings), *_place(settings)]
+    checks = [
+        first,
+        *_assumed(settings),
+        *_together(settings),
+        _launcher(settings),
+        *_words(settings),
+        *_place(settings),
+    ]
     checks += [*_volume(settings), _state(settings)]
     checks += [_preemption(settings), _stacks()]
     checks.extend([check async for check in _commander(settings)])
@@ -106,9 +112,12 @@ def _cleaned(check: Check) -> dict[str, object]:
     return {name: clean(scrub(value)) if isinstance(value, str) else value for name, value in asdict(check).items()}
 
 
+def _assumed(settings: Settings) -> Iterator[Check]:
+    for remark in assumed.remarks(settings, os.environ):
+        yield _warn("settings", *remark)
+
+
 def _together(settings: Settings) -> Iterator[Check]:
-    for slip in slips(os.environ, [key.name for key in KEYS]):
-        yield _warn("settings", *sentence(*slip))
     for each in contradictions.found(settings):
         yield _warn("settings", each.why, each.todo)
 
@@ -122,6 +131,8 @@ def _launcher(settings: Settings) -> Check:
     if trouble := exec_trouble(launch, os.environ):
         hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
         return _fail("launcher", RelayError("launcher_not_startable", trouble, hint, exit_code=Exit.USAGE))
+    if example := assumed.example_trainer(launch):
+        return _warn("launcher", *example)
     if len(launch.argv) == 1:
         return _ok("launcher", launch.argv[0])
     untried = f"{launch.name} is for bash in {_here()}; the command itself was not tried"

@@ -12,6 +12,7 @@ from typing import Any
 from relay_agent.values import Figure
 from relay_agent.yaml_words import in_words
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.variables import COMMANDERS, PREFIX, THERE, TRAINERS, nearest
 
 CONFIG_VARIABLE = "RELAY_RUN_CONFIG"
 MAX_FILE = 1 << 20
@@ -54,16 +55,7 @@ def read(
             raise _unusable(path, f"has a key in line {line} that is no word")
         key = spellings.get(name)
         if key is None:
-            import difflib
-
-            near = difflib.get_close_matches(name[:80], list(spellings), n=1, cutoff=0.5)
-            if not near:
-                near = difflib.get_close_matches(name[:80].upper(), list(spellings), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(dict.fromkeys(spellings.values()))}"
-            # A colon without a space makes one word of a key and its value, and braces make a key of a value.
-            said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
-            what = f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key"
-            troubles.append(RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE))
+            troubles.append(_unknown(path, name, line, spellings))
             continue
         if key in found:
             twice = f"{path}: {key} is set twice ({found[key][0]}, {name})"
@@ -72,6 +64,24 @@ def read(
         if value is not None:
             found[key] = (name, value)
     return found
+
+
+def _unknown(path: Path, name: str, line: int, spellings: Mapping[str, str]) -> RelayError:
+    bare = name[:80].upper()
+    full = bare if bare.startswith(PREFIX) else PREFIX + bare
+    near = nearest(bare, set(spellings.values()))
+    if full in COMMANDERS:
+        what, hint = f"{full} is the commander's, and no key of a run.yaml", THERE
+    elif near:
+        what, hint = "", f"did you mean {near}?"
+    elif full in TRAINERS:
+        what, hint = f"{full} is what Relay tells the trainer, and no key of a run.yaml", "leave it out"
+    else:
+        what, hint = "", "`relay-agent example` prints every key"
+    # A colon without a space makes one word of a key and its value, and braces make a key of a value.
+    said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
+    what = what or (f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key")
+    return RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE)
 
 
 def all_of(troubles: list[RelayError]) -> RelayError:
