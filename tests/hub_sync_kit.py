@@ -70,7 +70,8 @@ class _Inside(Tell):
             raise Refused(what)
 
     def still(self, what: str) -> None:
-        if self._left < 1e-6:
+        over = self._calls.over.pop(0) if self._calls.over else False
+        if over or self._left < 1e-6:
             raise Refused(what)
 
     def at(self, place: str) -> None:
@@ -87,6 +88,8 @@ class Calls:
         self.asked: list[str] = []
         self.progress = (0, 0)
         self.allowed: Callable[[str], float] = lambda what: FOREVER
+        self.over: list[bool] = []
+        """Whether a permission is over, each time that it is looked at; after these, not."""
         self.quiet: dict[str, float] = dict(QUIET)
         self.real = real
 

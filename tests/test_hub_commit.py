@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint_kit import ManualClock, mine
 from hub_sync_kit import REPO, RUN, Calls, put, send_job
 
+from relay_agent.checkpoints.manifest import read
+from relay_agent.checkpoints.publish import publish
+from relay_agent.checkpoints.staging import Staged
 from relay_agent.hub import layout
-from relay_agent.hub.protocol import Check, Checked, Where
+from relay_agent.hub.protocol import Check, Checked, Sent, Where
+from relay_agent.hub.shown import HubShown
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
-from tests.hub import TestHub
+from tests.hub import Fault, TestHub
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 
@@ -20,6 +26,15 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 def hub(hub: TestHub) -> TestHub:
     hub.large_above = 1000  # the kit's weights are larger, its shards are not
     return hub
+
+
+def put_files(run: RunFolder, step: int, files: dict[str, bytes]) -> Path:
+    """A checkpoint of those; where it lies."""
+    path = run.staging(1) / f"step_{step}"
+    path.mkdir(parents=True)
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+    return publish(run, Staged(step, path, marks=True), 1, mine).path
 
 
 # -- nothing of it is left out -----------------------------------------------------------------------------------------
@@ -62,3 +77,126 @@ async def test_a_commit_without_its_manifest_or_its_run_file_gets_no_tag(
         await call(send_job(where, run, "step_00000500"))
     assert (spoilt.value.code, spoilt.value.kind) == ("not_whole", "transient")
     assert "step-500" not in hub.repo(REPO).tags
+
+
+# -- asked at the last moment ------------------------------------------------------------------------------------------
+
+
+def texts(run: RunFolder) -> None:
+    """A checkpoint whose commit goes in many pieces."""
+    put_files(run, 500, {f"{number}.txt": b"%d" % number * 1000 for number in range(300)})
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["in time", "the sending takes longer"])
+async def test_between_the_permission_and_the_commit_nothing_is_asked_of_the_hub(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, over: bool
+) -> None:
+    texts(run)
+    hub.large_above = 10 << 20
+    began: list[tuple[str, int]] = []
+
+    def allowed(what: str) -> float:
+        began.append((what, len(hub.requests)))
+        return 10.0
+
+    call.allowed = allowed
+    call.over = [False, over]
+    await call(send_job(where, run, "step_00000500"))
+    (commit,) = [number for number, request in enumerate(hub.requests) if request.route == "commit"]
+    asked = [number for what, number in began if what == "commit"]
+    assert asked[0] == commit
+    assert len(asked) == 1 + over
+    assert asked[-1] <= commit + 1, "and the request for the commit itself"
+    assert hub.verify(REPO) == []
+
+
+async def test_what_the_fence_refuses_with_all_of_it_but_the_last_bytes_sent_is_no_commit(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    texts(run)
+    hub.large_above = 10 << 20
+    answers = [10.0, 0.0]
+    call.allowed = lambda what: answers.pop(0)
+    call.over = [False, True]
+    with pytest.raises(Trouble) as refused:
+        await call(send_job(where, run, "step_00000500"))
+    assert (refused.value.code, refused.value.kind) == ("refused", "transient")
+    assert call.asked == ["commit", "commit"]
+    assert len(hub.repo(REPO).commits) == 1
+    call.allowed = lambda what: 10.0
+    await call(send_job(where, run, "step_00000500"))
+    assert hub.verify(REPO) == []
+
+
+# -- the card is an extra ----------------------------------------------------------------------------------------------
+
+README = {
+    "a head that is no YAML": b"---\nlicense: mit\ntags: [a, b\n---\n# Mine\n",
+    "a list for a head": b"---\n- a\n---\n# Mine\n",
+    "too long": b"# Mine\n" + b"x" * (2 << 20),
+    "no text": b"\xff\xfe# Mine\n",
+}
+
+
+@pytest.mark.parametrize("readme", README.values(), ids=README)
+async def test_a_card_that_cannot_be_written_holds_no_checkpoint_up(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, readme: bytes
+) -> None:
+    put(run, 1, 400)
+    assert (await call(send_job(where, run, "step_00000400"))).remark == ""
+    hub.someone_commits(REPO, "README.md", readme)
+    put(run, 1, 500)
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert hub.verify(REPO) == []
+    assert hub.files(REPO, sent.tag)["README.md"] == readme
+    assert "README.md" in sent.remark
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.says("validate-yaml", 503),
+        Fault.cuts("validate-yaml"),
+        Fault.says("commit", 400, "Invalid metadata in README.md"),
+    ],
+    ids=lambda fault: f"{fault.route}-{fault.status}",
+)
+async def test_a_card_that_the_hub_does_not_take_is_left_out(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, fault: Fault
+) -> None:
+    put(run, 1, 500)
+    hub.fault(fault)
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert not hub.faults.waiting
+    assert hub.verify(REPO) == []
+    assert "README.md" not in hub.files(REPO, sent.tag)
+    assert "README.md" in sent.remark
+
+
+async def test_a_gitignore_that_names_the_card_keeps_the_card_as_it_is(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls
+) -> None:
+    put(run, 1, 500)
+    await call(Check(where, RUN), Checked)
+    hub.someone_commits(REPO, ".gitignore", b"*.md\n")
+    sent = await call(send_job(where, run, "step_00000500"))
+    assert hub.verify(REPO) == []
+    assert "README.md" not in hub.files(REPO, sent.tag)
+    assert "gitignore" in sent.remark
+
+
+def test_what_stays_behind_is_said_once(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    class Tell:
+        def event(self, kind: str, message: str, data: Any = None, *, send: bool = True) -> None:
+            said.append(message)
+
+        def transfer(self, report: Any) -> None:
+            pass
+
+    said: list[str] = []
+    shown = HubShown(REPO, Tell(), ManualClock())
+    sealed = read(put(run, 1, 500).path)
+    for remark in ("README.md stays", "README.md stays", "", "README.md stays", "r.jsonl stays"):
+        shown.synced(sealed, Sent("c" * 40, "step-500", 1, False, remark=remark), 1, 1.0)
+    assert [words.partition("; ")[2] for words in said] == ["README.md stays", "", "", "", "r.jsonl stays"]
+    assert capsys.readouterr().err.count("README.md") == 1

@@ -120,6 +120,7 @@ class Sent(Struct, frozen=True):
     sent: int  # bytes that went over the network
     stored: bool  # True: nothing had to be sent, it was there
     bared: bool = False  # it was to be private, and is public since
+    remark: str = ""  # what beside the checkpoint stays behind, and why
 
 
 class Trimmed(Struct, frozen=True):

@@ -21,6 +21,7 @@ class HubShown(Shown):
     def __init__(self, repo: str, tell: Tells, clock: Clock) -> None:
         super().__init__(f"the sync to {repo}", f"the newest checkpoint is not on {repo}", tell, clock)
         self._repo = repo
+        self._remarked = ""
 
     def synced(self, sealed: Sealed, sent: Sent, size: int, seconds: float) -> None:
         self.arrived(sealed, size, sent.sent, seconds)
@@ -29,7 +30,9 @@ class HubShown(Shown):
             "bytes": str(size), "checkpoint": sealed.name,
         }  # fmt: skip
         there = " (it was there already)" if sent.stored else ""
-        self.say("synced", f"{sealed.name} is on {self._repo} as {sent.tag}{there}", data)
+        remark = f"; {sent.remark}" if sent.remark and sent.remark != self._remarked else ""  # the same is said once
+        self._remarked = sent.remark or self._remarked
+        self.say("synced", f"{sealed.name} is on {self._repo} as {sent.tag}{there}{remark}", data)
         if sent.bared:
             words = f"{self._repo} has become public: everybody can read what is there; nothing more is pushed to it"
             self.say("bared", f"{words} unless HF_PRIVATE=false says that it may be", {"repo": self._repo})

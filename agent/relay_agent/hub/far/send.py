@@ -10,23 +10,21 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub import CommitOperationAdd
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils.sha import git_hash
 
 from relay_agent.checkpoints.manifest import MANIFEST, FileEntry, Sealed, Torn, read, verify
-from relay_agent.hub import card, layout
-from relay_agent.hub.far import check
+from relay_agent.hub import layout
+from relay_agent.hub.far import check, commit, readme, upload
 from relay_agent.hub.far.beside import content
-from relay_agent.hub.far.client import Again, connect
-from relay_agent.hub.far.failures import chain, told
+from relay_agent.hub.far.client import connect
+from relay_agent.hub.far.failures import told
 from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
 from relay_agent.hub.protocol import Send, Sent
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
 
-ASKED_AGAIN = 5
-"""Times that the Hub is asked what it has before a file is sent again; then it is the library's affair."""
 BACKOFF = Backoff(tries=5, first=1.0, longest=4.0)
 """Of commits, where somebody else's come between, or no answer comes."""
 
@@ -49,6 +47,13 @@ class _Sending:
         listed = {entry.path: entry for entry in self._sealed.manifest.files}
         self._files = [listed[path] for path in job.files if path in listed]
         self._adds: list[CommitOperationAdd] = []
+        """What makes it a checkpoint: without one of them it is not there."""
+        self._more: list[CommitOperationAdd] = []
+        """What goes beside it, and may stay behind."""
+        self._left: dict[str, str] = {}
+        """What did, by its path, and why."""
+        self._with_card = False
+        self._no: Exception | None = None
 
     def all(self) -> Sent:
         self._tell.phase("looking")
@@ -62,12 +67,12 @@ class _Sending:
         if head.run is None:
             self._see_free(files_at(self._api, self._repo, head.sha))
         if not self._is_there(head):
-            self._upload()
+            self._upload(head)
             head = self._commit(head)
         self._tell.phase("verify")
         self._see_whole(head.sha)
         self._tag_it(tag, head.sha, tags.get(tag))
-        return Sent(head.sha, tag, self._sent.bytes, stored=False, bared=self._bared())
+        return Sent(head.sha, tag, self._sent.bytes, stored=False, bared=self._bared(), remark=self._remark)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -155,43 +160,51 @@ class _Sending:
 
     # -- the files -------------------------------------------------------------------------------------------------
 
-    def _upload(self) -> None:
+    def _upload(self, head: Head) -> None:
         self._adds = [self._add(entry) for entry in self._files]
         self._adds.append(CommitOperationAdd(layout.MANIFEST_PATH, self._manifest))
-        self._adds += self._beside(files_at(self._api, self._repo, layout.BRANCH))
-        total = sum(add.upload_info.size for add in self._adds)
+        for add in self._beside(files_at(self._api, self._repo, head.sha)):
+            (self._adds if add.path_in_repo == layout.RUN else self._more).append(add)
         self._tell.phase("uploading")
+        self._see_ways()
+        total = sum(add.upload_info.size for add in (*self._adds, *self._more))
         self._sent.hear = lambda done: self._tell.progress(min(done, total), total)
         try:
-            self._send_what_is_not_there()
+            self._send(self._adds)
         except Exception as error:
             if told(error, self._job).code in ("refused_by_hub", "unknown"):
                 self._see_own_whole()
             raise
+        self._send(self._more)
         self._tell.progress(total, total)
-        for add in self._adds:
-            if add._should_ignore:
-                words = f"{add.path_in_repo} would be left out: the repository's .gitignore names it"
-                raise Trouble("ignored", words)
         for add, entry in zip(self._adds, self._files, strict=False):
             if add._upload_mode == "lfs" and add.upload_info.sha256.hex() != entry.sha256:
                 raise Trouble("damaged", f"{self._sealed.name} is damaged on the volume: {entry.path} has another hash")
         self._tell.at("uploaded")
 
-    def _send_what_is_not_there(self) -> None:
-        """The library sends a file again whatever became of it; here the Hub is asked what it has before that."""
-        sizes = frozenset(add.upload_info.size for add in self._adds)
-        for asked in range(ASKED_AGAIN + 1):
-            self._sent.expect(sizes if asked < ASKED_AGAIN else frozenset())
-            try:
-                self._api.preupload_lfs_files(
-                    self._repo, self._adds, revision=layout.BRANCH, num_threads=self._job.threads, free_memory=False
-                )
-            except Exception as error:
-                if not any(isinstance(each, Again) for each in chain(error)):
-                    raise
-            else:
-                return
+    def _see_ways(self) -> None:
+        written = CommitOperationAdd(layout.CARD, b"#")
+        upload.see_ways(self._api, self._repo, [*self._adds, *self._more, written])
+        for add in self._adds:
+            if add._should_ignore:
+                words = f"{add.path_in_repo} would be left out: the repository's .gitignore names it"
+                raise Trouble("ignored", words)
+        if written._should_ignore:
+            self._leave(layout.CARD, "the repository's .gitignore names it")
+        for add in [add for add in self._more if add._should_ignore]:
+            self._leave(add.path_in_repo, "the repository's .gitignore names it")
+
+    def _send(self, adds: list[CommitOperationAdd]) -> None:
+        upload.send(self._api, self._sent, self._repo, adds, self._job.threads)
+
+    def _leave(self, path: str, why: str) -> None:
+        """An extra stays behind, whatever is wrong with it."""
+        self._more = [add for add in self._more if add.path_in_repo != path]
+        self._left.setdefault(path, why)
+
+    @property
+    def _remark(self) -> str:
+        return "; ".join(f"{path} stays as it is there: {why}" for path, why in self._left.items())
 
     def _add(self, entry: FileEntry) -> CommitOperationAdd:
         path = Path(self._job.folder) / entry.path
@@ -204,23 +217,31 @@ class _Sending:
             add.upload_info.sha256 = bytes.fromhex(entry.sha256)
         return add
 
+    def _beside(self, there: dict[str, File]) -> list[CommitOperationAdd]:
+        found = [(each.path, content(each, there)) for each in self._job.beside]
+        return [CommitOperationAdd(path, each) for path, each in found if each is not None]
+
     # -- the commit ------------------------------------------------------------------------------------------------
 
     def _commit(self, head: Head) -> Head:
         failed = 0
         while True:
-            operations = self._operations(head)
             self._tell.phase("commit")
+            body = self._body(head)
+            if body is None:
+                return head
             self._see_private()  # once more: sending may have taken hours
-            self._tell.may("commit")
+            body.last = self._still
+            self._permit()
             try:
-                self._tell.still("commit")
-                done = self._api.create_commit(
-                    self._repo, operations, commit_message=self._job.message, parent_commit=head.sha,
-                    revision=layout.BRANCH, num_threads=self._job.threads,
-                )  # fmt: skip
+                revision = commit.post(self._api, self._repo, body)
             except Exception as error:
+                if error is self._no:
+                    raise
                 why = told(error, self._job)
+                if why.code == "refused_by_hub" and self._with_card:
+                    self._leave(layout.CARD, f"the Hub does not take it: {why.words}")
+                    continue
                 if why.kind == "permanent" or why.wait:
                     raise
                 failed += 1
@@ -228,25 +249,39 @@ class _Sending:
                 head = self._head()
                 if self._is_there(head):
                     return head  # it was done, and nobody said so
-                for add in self._adds:
-                    add._is_committed = False
-                    add._remote_oid = None  # of the branch as it was then
                 continue
             self._tell.at("committed")
-            return Head(done.oid, head.run, self._manifest)
+            return Head(revision, head.run, self._manifest)
 
-    def _operations(self, head: Head) -> list[Any]:
-        old = check.read(self._api, self._repo, layout.CARD, head.sha, card.MAX_CARD)
-        text = updated(old, self._job)
-        beside = [CommitOperationAdd(layout.CARD, text.encode())] if text is not None else []
-        new = {add.path_in_repo for add in self._adds}
+    def _permit(self) -> None:
+        self._tell.may("commit")
+        self._tell.still("commit")
+
+    def _still(self) -> None:
+        """When all but the end of a commit has gone: that may have taken longer than the permission holds."""
+        try:
+            self._tell.still("commit")
+        except Exception:  # noqa: BLE001 - it is over
+            try:
+                self._permit()
+            except Exception as no:
+                self._no = no
+                raise
+
+    def _body(self, head: Head) -> commit.Body | None:
+        adds = [*self._adds, *self._more]
         there = files_at(self._api, self._repo, head.sha)
+        new = {add.path_in_repo for add in adds}
         gone = [path for path in there if path.startswith(layout.OURS) and path not in new]
-        return [CommitOperationDelete(path) for path in gone] + beside + self._adds
-
-    def _beside(self, there: dict[str, File]) -> list[CommitOperationAdd]:
-        found = [(each.path, content(each, there)) for each in self._job.beside]
-        return [CommitOperationAdd(path, each) for path, each in found if each is not None]
+        self._with_card = False
+        if layout.CARD not in self._left:
+            text, why = readme.written(self._api, self._job, head.sha)
+            if text is None:
+                self._leave(layout.CARD, why)
+            else:
+                adds.append(CommitOperationAdd(layout.CARD, text))
+                self._with_card = True
+        return commit.body(self._job.message, head.sha, gone, adds, there)
 
     # -- the tag ---------------------------------------------------------------------------------------------------
 
@@ -271,15 +306,6 @@ class _Sending:
                 raise Trouble("tag_taken", f"the tag {tag} is on another commit since", "transient") from None
             raise
         self._tell.at("tagged")
-
-
-def updated(old: bytes | None, job: Send) -> str | None:
-    """The card; None where somebody's is there that cannot be read: it stays as it is."""
-    try:
-        before = old.decode() if old is not None else None
-    except UnicodeDecodeError:
-        return None
-    return card.updated(before, job.card, job.card_fields)
 
 
 def _holds(found: File | None, data: Any) -> bool:
