@@ -24,7 +24,7 @@ from relaytui.client.answers import Forced, Ordered, Requeued, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.client.orders import PATIENCE, Answer, Outcome, outcome
 from relaytui.client.refusals import REFUSALS
-from relaytui.client.words import ago
+from relaytui.client.words import ago, silent
 from relaytui.shell.arguments import RUN_ID, Seconds
 from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.wire.errors import Exit, RelayError
@@ -211,11 +211,12 @@ async def _hold_off(client: CommanderClient) -> str:
 
 def _describe(detail: RunDetail) -> str:
     run = detail.run
-    silent = "" if run.reported_at is None else f", last report {ago(detail.now - run.reported_at)}"
+    told = "" if run.reported_at is None else f"last report {ago(detail.now - run.reported_at)}"
+    heard = f", {said}" if (said := silent(run, detail.now) or told) else ""
     seconds = acts.lease_left(run, detail.now)
     left = "" if seconds is None else f", lease left {int(seconds)}s"
     newest = f"newest checkpoint {run.newest_checkpoint or 'none'}"
-    return clean(f"{run.run_id} is {run.status.value}, {acts.held(run)}{silent}{left}; {newest}.", 1_000)
+    return clean(f"{run.run_id} is {run.status.value}, {acts.held(run)}{heard}{left}; {newest}.", 1_000)
 
 
 def _acted(target: Target, act: Callable[[CommanderClient], Awaitable[T]]) -> T:

@@ -20,6 +20,8 @@ from relaytui.client.words import (
     kept,
     last_step_made,
     rate_now,
+    reason,
+    silent,
     stalled,
     state,
     steps_made,
@@ -53,7 +55,7 @@ def print_runs(answer: Runs) -> None:
 def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     return (
         run.run_id,
-        _state(run),
+        _state(run, now),
         run.holder or "-",
         str(run.epoch),
         _lease(run, now) or "-",
@@ -69,8 +71,10 @@ def _run_cells(run: RunRow, now: float) -> tuple[str, ...]:
     )
 
 
-def _state(run: RunRow) -> str:
+def _state(run: RunRow, now: float) -> str:
     """Its status, or what is wrong with it."""
+    if said := silent(run, now):
+        return said
     if run.stalled_at is not None:
         return "stalled"
     return "no resume" if alarm(run) else state(run)
@@ -109,13 +113,17 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
     """One run in words, a line each; what is not known is left out."""
     run, now = detail.run, detail.now
     yield "run", f"{run.run_id} ({run.mode})"
-    yield "status", f"{state(run)}, {held(run)}" + (f", lease left {lease}" if (lease := _lease(run, now)) else "")
+    lease = _lease(run, now)
+    yield (
+        "status",
+        ", ".join(filter(None, (state(run), silent(run, now), held(run), f"lease left {lease}" if lease else ""))),
+    )
     if halted := stalled(run, now):
         yield "trainer", halted
     if wrong := alarm(run):
         yield "alarm", wrong
-    if run.message:
-        yield "why", run.message
+    if said := reason(run):
+        yield "why", said
     if waits:
         yield "waiting", waits
     if older := behind(detail.restored_at, now):
@@ -138,7 +146,7 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
 
 def print_detail(detail: RunDetail, waits: str = "") -> None:
     """`waits`: what its start waits for."""
-    width = terminal_width()
+    width, gone = terminal_width(), silent(detail.run, detail.now)
     for line in laid_out((Column(""), Column("", least=20)), list(_facts(detail, waits)), width):
         if line:
             click.echo(line)
@@ -160,7 +168,7 @@ def print_detail(detail: RunDetail, waits: str = "") -> None:
                     str(attempt.epoch),
                     attempt.worker,
                     *steps_made(attempt),
-                    how_it_ended(attempt.outcome, attempt.ending),
+                    how_it_ended(attempt.outcome, attempt.ending) if attempt.outcome or not gone else gone,
                     attempt.ending or "-",
                     "-" if attempt.exit_code is None else str(attempt.exit_code),
                     attempt.message,

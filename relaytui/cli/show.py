@@ -38,6 +38,7 @@ def status(target: Target, as_json: bool) -> None:
             "lease_seconds": who.lease_seconds,
             "no_grants_seconds": None if who.no_grants_until is None else max(0.0, who.no_grants_until - who.now),
             "runs": dict(Counter(run.status.value for run in runs.runs)),
+            "silent": sum(run.silent_since is not None for run in runs.runs),
             "workers": dict(Counter(standing(worker) for worker in workers.workers)),
             "syncs": syncs_in_words(runs.runs),
         }
@@ -55,7 +56,8 @@ def status(target: Target, as_json: bool) -> None:
     for kind in ("runs", "workers"):
         counts = answer[kind]
         assert isinstance(counts, dict)
-        click.echo(f"{kind:<9}  " + (", ".join(f"{count} {name}" for name, count in counts.items()) or "none yet"))
+        silent = f" ({answer['silent']} of them silent)" if kind == "runs" and answer["silent"] else ""
+        click.echo(f"{kind:<9}  {', '.join(f'{count} {name}' for name, count in counts.items()) or 'none yet'}{silent}")
     if syncs := answer["syncs"]:
         click.echo(f"{'hub':<9}  {syncs}")
 

@@ -29,7 +29,11 @@ def waits(
     here = list(workers)
     asked = sorted(row.worker for row in here if row.waiting_for == run.run_id)
     if run.status.active:
-        return f"{_names(asked)} until {_holder(run)} lets go of it" if asked else ""
+        if not asked:
+            return ""
+        if run.silent_since is not None and run.lease_expires_at is not None:
+            return f"{_names(asked)}: free in {duration(run.lease_expires_at - now)}, unless {_holder(run)} comes back"
+        return f"{_names(asked)} until {_holder(run)} lets go of it"
     if run.holder is not None:  # it lost the run, and may be training
         left = run.lease_expires_at
         at_last = "" if left is None else f", in {duration(left - now)} at the latest"

@@ -64,6 +64,18 @@ def stalled(run: RunRow, now: float) -> str:
     return f"stalled {minutes if seconds < 3_600 else duration(seconds)} in {clean(run.stalled_in, 32)}"
 
 
+def silent(run: RunRow, now: float) -> str:
+    """`silent 1:45`; empty where its holder is connected, or nobody holds it."""
+    return "" if run.silent_since is None else f"silent {duration(now - run.silent_since)}"
+
+
+def reason(run: RunRow) -> str:
+    """Why it is as it is; of one whose holder is silent, its last word may not be so any more."""
+    if run.silent_since is None:
+        return clean(run.message, 2_000)
+    return f"{clean(run.holder or 'its holder', 128)} is not connected: cut off, or dead"
+
+
 def age(seconds: float) -> str:
     """`now`, `12s`, `3m`, `2h`, `5d`: whole, so that it changes seldom."""
     whole = int(seconds)
@@ -112,9 +124,10 @@ def remaining(step: int, total: int | None, per_second: float | None) -> float |
 
 
 def rate_now(run: RunRow) -> float | None:
-    """Steps per second; None where it makes none: not trained, stalled, or at its last step already."""
+    """Steps per second; None where it makes none, or nobody knows: not trained, its holder silent, stalled, or at its
+    last step already."""
     at_work = run.status in (RunStatus.RUNNING, RunStatus.DRAINING) and run.stalled_at is None
-    return run.rate if at_work and not last_step_made(run) else None
+    return run.rate if at_work and run.silent_since is None and not last_step_made(run) else None
 
 
 def time_left(run: RunRow) -> float | None:

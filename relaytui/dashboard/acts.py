@@ -31,8 +31,9 @@ def meanwhile(kind: OrderKind, row: RunRow) -> str:
     any more: what came of it is said then."""
     if not row.status.active:
         return ""
-    going_on = row.status is RunStatus.RUNNING and row.stalled_at is None
-    goes = "training goes on" if going_on else f"the run is {'stalled' if row.stalled_at else row.status.value}"
+    wrong = "silent" if row.silent_since is not None else "stalled" if row.stalled_at is not None else ""
+    going_on = row.status is RunStatus.RUNNING and not wrong
+    goes = "training goes on" if going_on else f"the run is {wrong or row.status.value}"
     return f"{row.run_id}: {row.holder or 'its holder'} {ASKED[kind]}; {goes}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaytui.client.link import LinkState
-from relaytui.client.words import alarm, how_it_ended, state, without_a_step
+from relaytui.client.words import alarm, how_it_ended, silent, state, without_a_step
 from relaytui.dashboard.ink import Piece
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import Outcome, RunStatus, WorkerStatus
@@ -53,11 +53,14 @@ def run_state(run: RunRow) -> Piece:
     """The same of one run: of a success that may be none, that it may be none."""
     if without_a_step(run):
         return Piece(f"{_RUN[run.status]} {state(run)}", "warn")
-    return run_status(run.status)
+    word, ink = run_status(run.status)
+    return Piece(word, ink if run.silent_since is None else "muted")
 
 
-def short_state(run: RunRow) -> Piece:
-    """In eleven cells; what is wrong with it instead of its status."""
+def short_state(run: RunRow, now: float) -> Piece:
+    """What is wrong with it instead of its status; in fourteen cells, all but the silent in eleven."""
+    if said := silent(run, now):
+        return Piece(f"▲ {said}", "warn")
     if run.stalled_at is not None:
         return Piece("▲ stalled", "warn")
     if alarm(run):

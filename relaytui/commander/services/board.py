@@ -241,6 +241,7 @@ class Board:
             attempts=run.attempts,
             stalled_in=run.stalled_in if training else "",
             stalled_at=run.stalled_at if training else None,
+            silent_since=self._silent_since(view) if run.status.active else None,
             transfers=list(view.transfers.values()),
             synced_step=run.synced_step,
             synced_repo=run.synced_repo,
@@ -251,6 +252,17 @@ class Board:
             began_step=ignored.began_step if ignored is not None else None,
             handed_step=ignored.started_step if ignored is not None else 0,
         )
+
+    def _silent_since(self, view: RunView) -> float | None:
+        """When its holder was last heard of, where that is not connected. A worker's row is written as its connection
+        begins and ends: of one that ended with the commander, telemetry and renewals say more."""
+        lease = view.lease
+        worker = None if lease is None else self.workers.get(lease.incarnation)
+        if lease is None or worker is None or self.is_here(worker):
+            return None
+        now = self._clock.wall()
+        renewed = now + view.expires - self._clock.boot() - lease.length - lease.grace
+        return min(now, max(worker.seen_at, renewed, view.reported_at or 0.0))
 
     def worker_row(self, view: WorkerView) -> WorkerRow:
         worker = view.worker

@@ -179,6 +179,8 @@ class Core:
                     worker = board.save_worker(change.worker)
                     worker.connected = self.workers.is_connected(change.worker.incarnation)
                     feed.worker(change.worker.incarnation)
+                    if (run_id := board.holding.get(change.worker.incarnation)) is not None:
+                        feed.run(run_id)
                 case WorkerForgotten():
                     board.workers.pop(change.incarnation, None)
                     feed.worker_gone(change.incarnation)

@@ -157,6 +157,8 @@ class Workers:
             if view.polls and view.here != self._board.is_here(view):
                 view.here = not view.here
                 self._feed.worker(incarnation)
+                if (run_id := self._board.holding.get(incarnation)) is not None:
+                    self._feed.run(run_id)
 
     @property
     def crowded(self) -> bool:

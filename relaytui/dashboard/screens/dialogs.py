@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input
 
 from relaytui.client.acts import hold_off, lease_left
+from relaytui.client.words import silent
 from relaytui.dashboard.format import ago, duration
 from relaytui.dashboard.glyphs import run_state
 from relaytui.dashboard.ink import Piece
@@ -199,8 +200,10 @@ class RunDialog(Dialog):
         held = Piece(holder, "strong") if holder else Piece("nobody")
         if holder and not row.status.active:
             held = Piece(f"nobody; {holder} was told to stop")
-        silent = None if row.reported_at is None else self.relay.mirror.now - row.reported_at
-        report = f"last report {ago(silent)}" if silent is not None else "" if row.step else "nothing reported yet"
+        now = self.relay.mirror.now
+        gone, told = silent(row, now), row.reported_at
+        said = f"last report {ago(now - told)}" if told is not None else "" if row.step else "nothing reported yet"
+        report = Piece(f"▲ {gone}", "warn") if gone else Piece(said, "muted")
         return [
             [
                 Piece("run     ", "muted"),
@@ -210,7 +213,7 @@ class RunDialog(Dialog):
                 Piece("  "),
                 Piece(f"epoch {row.epoch}", "muted"),
             ],
-            [Piece("holder  ", "muted"), held, Piece("  " + report, "muted")],
+            [Piece("holder  ", "muted"), held, Piece("  "), report],
             [Piece("lease   ", "muted"), Piece("none" if left is None else f"{duration(left)} left", "strong")],
             [],
         ]

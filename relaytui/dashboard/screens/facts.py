@@ -5,7 +5,18 @@ from __future__ import annotations
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign, transfer_lines
 from relaytui.client.waiting import waits
-from relaytui.client.words import alarm, details, kept, last_step_made, rate_now, sentence, stalled, time_left
+from relaytui.client.words import (
+    alarm,
+    details,
+    kept,
+    last_step_made,
+    rate_now,
+    reason,
+    sentence,
+    silent,
+    stalled,
+    time_left,
+)
 from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
 from relaytui.dashboard.glyphs import event_ink, run_state
 from relaytui.dashboard.ink import Piece
@@ -31,7 +42,9 @@ def joined(*groups: list[Piece]) -> list[Piece]:
 
 def heading(row: RunRow, now: float) -> list[Piece]:
     pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_state(row)]
-    if halted := stalled(row, now):
+    if said := silent(row, now):
+        pieces += [Piece("  "), Piece(f"▲ {said}", "warn")]
+    elif halted := stalled(row, now):
         pieces += [Piece("  "), Piece(f"▲ {halted}", "warn")]
     if alarm(row):
         pieces += [Piece("  "), Piece("▲ no resume", "warn")]
@@ -130,7 +143,7 @@ def why(row: RunRow) -> list[Piece]:
     if wrong := alarm(row):  # the message is where it was to go on from, and did not
         return [Piece(f"▲ {wrong}", "warn")]
     ink = "bad" if row.status is RunStatus.FAILED else "muted"
-    return [Piece(clean(row.message, 2_000), ink)] if row.message else []
+    return [Piece(said, ink)] if (said := reason(row)) else []
 
 
 def why_lines(row: RunRow, width: int, rows: int) -> list[list[Piece]]:
@@ -151,7 +164,7 @@ def why_and_waiting(row: RunRow, mirror: Mirror, width: int, rows: int) -> list[
         return [*said, fit([Piece(" "), *meanwhile], width)] if meanwhile else said
     if row.status is RunStatus.LEASED:  # the message is that it was granted, which is seen
         return [fit([Piece(" "), *meanwhile], width)]
-    return [fitting(width, [why(row), meanwhile])] if meanwhile else why_lines(row, width, 1)
+    return [fitting(width, [meanwhile, why(row)])] if meanwhile and not alarm(row) else why_lines(row, width, 1)
 
 
 def moving_lines(row: RunRow, now: float, width: int, rows: int) -> list[list[Piece]]:
@@ -195,8 +208,8 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[l
     now = mirror.now
     numbers = fitting(width, [*pace(row), *metrics(row)])
     trains = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
-    meanwhile = [] if trains else waiting(row, mirror)
-    if meanwhile:
+    meanwhile = waiting(row, mirror)
+    if meanwhile and not trains:
         numbers = fit([Piece(" "), *joined(pace(row)[0], meanwhile)], width)
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
@@ -206,7 +219,13 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[l
     said, held = [*saved(row), why(row)], holding(row, now)
     if alarm(row):
         said, held = saved(row), [why(row), *held]
-    return [as_many_as_fit(heading(row, now), said, width), fitting(width, held), numbers]
+    below = fitting(width, held)
+    if meanwhile and trains:  # who waits for a run is said, whatever gives way
+        who, lease, *rest = holding(row, now)
+        below = fitting(width, [who, lease, meanwhile, *rest])
+        if meanwhile[0] not in below:
+            below = fit([Piece(" "), *joined(lease, meanwhile)], width)
+    return [as_many_as_fit(heading(row, now), said, width), below, numbers]
 
 
 def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:

@@ -43,13 +43,14 @@ ARTIFACT_COLUMNS = (
 )
 
 
-def attempt_item(row: AttemptRow, last_step: int, now: float) -> Row:
+def attempt_item(row: AttemptRow, last_step: int, now: float, silent: str = "") -> Row:
+    """`silent`: what is said of its holder where that is not connected."""
     ended = row.ended_at
     plain = not row.ending or row.ending == row.outcome
     told = row.message if plain else f"{row.ending}: {row.message}"
     cells: tuple[Cell, ...] = (
         (Piece(str(row.epoch), "strong"),),
-        (outcome(row.outcome, row.ending),),
+        (outcome(row.outcome, row.ending) if row.outcome or not silent else Piece(f"▲ {silent}", "warn"),),
         (Piece("→".join(steps_made(replace(row, last_step=last_step)))),),
         (Piece(clean(row.worker, 128)),),
         (Piece(ago(now - (ended if ended is not None else row.granted_at)), "muted"),),

@@ -70,7 +70,7 @@ def _missing_last(value: float | None) -> Order:
 
 RUN_COLUMNS = (
     Column("run", "run", 9, 0, grow=23, name=True),
-    Column("status", "status", 11, 1),
+    Column("status", "status", 11, 1, grow=3),
     Column("step", "step", 11, 2, grow=3, right=True, least=7),
     Column("bar", "", BAR, 10),
     Column("loss", "loss", 6, 3, right=True, least=5),
@@ -100,7 +100,7 @@ _ATTENTION = {
 
 def _attention(row: RunRow) -> int:
     """What should be looked at first has the lowest."""
-    if row.stalled_at is not None or alarm(row):
+    if row.silent_since is not None or row.stalled_at is not None or alarm(row):
         return 0
     return _ATTENTION[RunStatus.FAILED if without_a_step(row) else row.status]
 
@@ -120,7 +120,7 @@ def run_item(row: RunRow, now: float) -> Item:
     newest = count(row.newest_step) if row.newest_step is not None else "–"
     cells: tuple[Cell, ...] = (
         _text(row.run_id, "strong"),
-        (short_state(row),),
+        (short_state(row, now),),
         (Piece(steps(row.step, row.total)),),
         bar(row.step, row.total, BAR),
         (number_piece(row.loss),),

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from relaytui.client.link import LinkState
-from relaytui.client.words import behind
+from relaytui.client.words import behind, silent
 from relaytui.dashboard.actions import Place
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.base import RelayScreen
@@ -133,12 +133,14 @@ class RunScreen(RelayScreen):
         if seen != self._painted:
             self._painted = seen
             now = mirror.now
+            current = mirror.runs.get(self.run_id)
+            gone = silent(current, now) if current is not None else ""
             waiting: list[Line] = [] if picture.loaded else [[Piece("reading …", "muted")]]
             tried = sorted(picture.attempts.values(), key=lambda row: -row.epoch)
             stored = sorted(picture.artifacts.values(), key=lambda row: -row.id)
             names = names_stored(stored)
             attempts.show(
-                [attempt_item(row, self._last_step(row), now) for row in tried],
+                [attempt_item(row, self._last_step(row), now, gone) for row in tried],
                 notice=waiting or [[Piece("no attempt yet: it waits for an agent", "muted")]],
             )
             checkpoints.show(

@@ -87,8 +87,11 @@ class StatusLine(Lines):
         """How many runs are in which state, in words, or where that is too long by their glyphs."""
         if not self._mirror.loaded:
             return []
-        counts = Counter(row.status for row in self._mirror.runs.values())
+        runs = self._mirror.runs.values()
+        counts = Counter(row.status for row in runs if row.silent_since is None)
         pieces: list[Piece] = []
+        if silent := sum(row.silent_since is not None for row in runs):
+            pieces += [Piece(f"{silent} silent" if words else f"▲ {silent}", "warn"), Piece("  ")]
         for status in _COUNTED:
             if counts[status] and status not in without:
                 glyph, ink = run_status(status)
