@@ -93,12 +93,18 @@ def published(run: RunFolder, step: int, size: int = 0, epoch: int = 1) -> Publi
     assert run.run_id == RUN
     if not size:
         return put(run, epoch, step)
+    return saved(run, {"weights.bin": noise(size, step)}, step, epoch)
+
+
+def saved(run: RunFolder, files: dict[str, bytes], step: int = 1, epoch: int = 1) -> Published:
+    """Of a trainer that saves those."""
     from relay_agent.checkpoints.publish import publish
     from relay_agent.checkpoints.staging import Staged
 
     path = run.staging(epoch) / f"step_{step}"
     path.mkdir(parents=True)
-    (path / "weights.bin").write_bytes(noise(size, step))
+    for name, data in files.items():
+        (path / name).write_bytes(data)
     (path / "COMPLETE").touch()
     return publish(run, Staged(step, path), epoch, lambda: True)
 

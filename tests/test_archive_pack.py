@@ -128,16 +128,23 @@ def _bytes_name(path: Path) -> None:
     (path / os.fsdecode(b"\xff")).touch()
 
 
-def _twins(path: Path) -> None:
-    (path / "A.TXT").touch()
+def _backslash(path: Path) -> None:
+    (path / "a\\b").touch()
 
 
-@pytest.mark.parametrize("spoil", [_link, _fifo, _bytes_name, _twins])
+@pytest.mark.parametrize("spoil", [_link, _fifo, _bytes_name, _backslash])
 def test_what_no_archive_can_hold_is_said(tmp_path: Path, spoil: object) -> None:
     folder(tmp_path / "one", {"a.txt": b"1"})
     spoil(tmp_path / "one")  # type: ignore[operator]
     with pytest.raises(Unpackable):
         Pack(tmp_path / "one")
+
+
+def test_names_that_differ_in_case_alone_come_back(tmp_path: Path) -> None:
+    files = {"Model.bin": b"1", "model.bin": b"2", "Shard/0.bin": b"3", "shard/1.bin": b"4"}
+    data = packed(folder(tmp_path / "one", files))
+    extract(io.BytesIO(data).read, tmp_path / "two")
+    assert {path: (tmp_path / "two" / path).read_bytes() for path in files} == files
 
 
 def test_more_than_was_allowed_is_not_begun(tmp_path: Path) -> None:

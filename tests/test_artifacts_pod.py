@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from artifact_kit import Store as Pod
 from artifact_kit import flip, part_files, pod, stored_files
-from artifact_pod_kit import Failing, Tell, archive_of, done, published, sent, where
+from artifact_pod_kit import Failing, Tell, archive_of, done, published, saved, sent, where
 from checkpoint_kit import new_run
 from commander_kit import Kit, running
 from msgspec.structs import replace
@@ -213,6 +213,34 @@ async def test_a_damaged_checkpoint_is_never_stored(kit: Kit, holder: Pod, run: 
     assert (kit.commander.core.artifacts.uploads.coming, part_files(tmp_path / "state")) == ({}, []), "given up there"
     rot(checkpoint)
     assert (await sent(store, checkpoint)).sent == archive_of(checkpoint).size
+
+
+async def test_names_that_the_store_does_not_take_are_said_to_be_that(holder: Pod, run: RunFolder) -> None:
+    checkpoint = saved(run, {"Model.bin": b"x", "a\\b.bin": b"y"})
+    with pytest.raises(Failing) as caught:
+        await sent(where(holder), checkpoint)
+    failed = caught.value.failed
+    assert (failed.code, failed.kind) == ("unpackable", "permanent")
+    assert str(run.root) not in failed.words
+    assert r"'a\\b.bin' has control characters or backslashes in it" in failed.words
+    assert "whole on the volume" in failed.words
+    assert await holder.rows() == []
+
+
+async def test_names_that_differ_in_case_alone_go_there_and_come_back(
+    holder: Pod, run: RunFolder, tmp_path: Path
+) -> None:
+    checkpoint = saved(run, {"Model.bin": b"x" * 3000, "model.bin": b"y" * 3000})
+    store = where(holder)
+    await sent(store, checkpoint)
+    (offer,) = (await done(ListStored(store))).offers
+    pull = Pull(
+        store, int(offer.step.revision), offer.archive, offer.step.name, offer.step.bytes, offer.files,
+        str(tmp_path / "came"),
+    )  # fmt: skip
+    came = await done(pull)
+    assert (Path(came.folder) / "Model.bin").read_bytes() == b"x" * 3000
+    assert (Path(came.folder) / "model.bin").read_bytes() == b"y" * 3000
 
 
 async def test_one_that_is_cut_off_is_found_before_anything_is_sent(holder: Pod, run: RunFolder) -> None:

@@ -27,7 +27,7 @@ class Unpackable(SourceChanged):
     """It holds what no archive of Relay's has: looking again would find the same."""
 
     def __init__(self, words: str) -> None:
-        super().__init__(words, code="unpackable")
+        super().__init__(words, code="unpackable", hint="archive plain files with plain names")
 
 
 class Damaged(SourceChanged):

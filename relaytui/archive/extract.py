@@ -3,7 +3,6 @@ folder meanwhile, which becomes the target only when all of it was right."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
@@ -60,7 +59,8 @@ def extract(
     """Makes the folder `target`, which must not be there, of the archive that `read` gives (at most so many bytes a
     call, empty at the end). BadArchive where it is not whole, not ours, over `limits` or not of that `sha256`; then
     there is no `target`. `progress` hears of the bytes of archive read so far, and may raise to end it. RelayError
-    `disk` names what failed: `target`, or `source`, which is what `read` reads.
+    `disk` names what failed: `target`, or `source`, which is what `read` reads; `one_name`: the disk of `target` takes
+    two names in it for one.
 
     Files are 0644 and folders 0755, less the umask. `durable`: files are fsynced; folders are whoever's who keeps them.
     """
@@ -195,6 +195,7 @@ class _Folders:
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, _FOLDER)
+        self._made: set[str] = set()
         self._path = ""
         self._fd = -1
 
@@ -206,18 +207,27 @@ class _Folders:
         os.close(self._root)
 
     def new(self, path: str) -> BinaryIO:
-        """A file that was not there, to write."""
+        """A file that was not there, to write. What is there and was not made is there by another name."""
         folder, _, name = path.rpartition("/")
         if self._fd < 0 or folder != self._path:
             self._enter(folder)
-        return os.fdopen(os.open(name, _NEW, 0o666, dir_fd=self._fd), "wb")
+        try:
+            return os.fdopen(os.open(name, _NEW, 0o666, dir_fd=self._fd), "wb")
+        except FileExistsError:
+            raise _one_name(path) from None
 
     def _enter(self, path: str) -> None:
         self._close()
         self._fd = os.dup(self._root)
+        at = ""
         for part in path.split("/") if path else ():
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, dir_fd=self._fd)
+            at += f"{part}/"
+            if at not in self._made:
+                try:
+                    os.mkdir(part, dir_fd=self._fd)
+                except FileExistsError:
+                    raise _one_name(at) from None
+                self._made.add(at)
             below = os.open(part, _FOLDER, dir_fd=self._fd)
             os.close(self._fd)
             self._fd = below
@@ -227,6 +237,15 @@ class _Folders:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _one_name(path: str) -> RelayError:
+    return RelayError(
+        "one_name",
+        f"the disk takes {path[:200]!a} for another name in the archive: by case, or by how an accent is written",
+        "unpack it on a disk that tells them apart, as Linux has; nothing was written over",
+        exit_code=Exit.STATE,
+    )
 
 
 def _disk(what: Path | str, error: OSError, done: str = "written") -> RelayError:

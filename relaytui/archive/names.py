@@ -12,11 +12,15 @@ MAX_PART = 255
 
 
 class Names:
-    """Every path told so far, in the order that an archive has."""
+    """Every path told so far, in the order that an archive has.
+
+    Names that some disks take for one (by case, by how an accent is written) are two: what saved them had both. Who
+    extracts them finds out what its disk does.
+    """
 
     def __init__(self) -> None:
         self._before = ""
-        self._kept: dict[str, str] = {}  # what a file system may take for the same -> the path itself, or path + "/"
+        self._kept: dict[str, bool] = {}  # whether it is a folder
 
     def add(self, path: str) -> None:
         """Takes `path` as the next file's; ValueError with words where no archive may hold it there."""
@@ -35,10 +39,8 @@ class Names:
             raise ValueError(f"there are more than {MAX_FILES:,} files")
 
     def _keep(self, path: str, *, folder: bool) -> None:
-        kept = path + "/" if folder else path
-        other = self._kept.setdefault(_folded(path), kept)
-        if other != kept:
-            raise ValueError(f"{path[:200]!a} and {other[:200]!a} are one name on some file systems")
+        if self._kept.setdefault(path, folder) != folder:
+            raise ValueError(f"{path[:200]!a} is both a file and a folder")
 
 
 def fault(path: str) -> str:
@@ -57,9 +59,3 @@ def fault(path: str) -> str:
     if any(len(part.encode()) > MAX_PART for part in parts):
         return f"has a part of more than {MAX_PART} bytes"
     return f"lies deeper than {MAX_DEPTH} folders" if len(parts) > MAX_DEPTH else ""
-
-
-def _folded(path: str) -> str:
-    if path.isascii():
-        return path.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())

@@ -61,7 +61,7 @@ class Pack:
                 for path in paths:
                     taken.add(path)
             except ValueError as error:
-                raise Unpackable(f"{folder} cannot be archived: {error}") from None
+                raise Unpackable(f"{folder.name!a} cannot be archived: {error}") from None
             self.members = tuple(_found(root, path) for path in paths)
         for member in self.members:
             size, _ = self._known.get(member.path, (member.size, ""))

@@ -25,7 +25,7 @@ class Upkeep(Sender):
     process."""
 
     shown: StoreShown
-    spoilt = frozenset(("damaged", "changed"))
+    spoilt = frozenset(("damaged", "changed", "unpackable"))
     waits_for_lease = True  # who gives it is who is sent to
     tries_at_end = True
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from relay_agent.artifacts.jobs import STORE
 from relay_agent.checkpoints.tree import Torn, Unreadable
 from relay_agent.sending import trouble
 from relay_agent.sending.protocol import Failed, Kind
 from relay_agent.sending.trouble import Trouble
-from relaytui.archive.errors import BadArchive, SourceChanged
+from relaytui.archive.errors import BadArchive, SourceChanged, Unpackable
 from relaytui.wire.errors import RelayError
 from relaytui.wire.text import clean
 
@@ -50,6 +51,9 @@ def refused(status: int, code: str, words: str, wait: float | None = None) -> St
 def told(error: BaseException, job: Any) -> Failed:
     if isinstance(error, BadArchive):
         return Failed("not_whole", error.message, "permanent")
+    if isinstance(error, Unpackable):
+        words = f"{error.message}; it stays whole on the volume, and docs/artifacts.md says what {STORE} takes"
+        return Failed(error.code, words, "permanent")
     if isinstance(error, SourceChanged):
         return Failed("changed" if error.code == "source_changed" else "damaged", error.message, "permanent")
     if isinstance(error, Unreadable):
