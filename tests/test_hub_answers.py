@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
+from aiohttp import web
 from checkpoint_kit import put
 from hub_pull_kit import pull_job, shelve
 from hub_sync_kit import Calls, send_job
+from msgspec.structs import replace
 
 from relay_agent.hub.far.failures import from_storage
-from relay_agent.hub.protocol import Pulled, Where
+from relay_agent.hub.protocol import Listed, ListSteps, Pulled, Where
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
@@ -105,3 +111,113 @@ def test_who_answered(endpoint: str, url: str, code: str, *, storage: bool) -> N
     headers = {"X-Error-Code": code} if code else {}
     response = httpx2.Response(403, headers=headers, request=httpx2.Request("GET", url))
     assert from_storage(response, endpoint) is storage
+
+
+# -- waits that the Hub names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "route", ["info", "refs", "tree", "resolve", "preupload", "lfs-batch", "lfs-put", "commit", "tag"]
+)
+async def test_a_wait_that_the_hub_names_is_told_at_once_wherever_it_is_named(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, route: str
+) -> None:
+    hub.large_above = 1000
+    await call(send_job(where, saved, NAME))
+    put(saved, 1, 600)
+    hub.fault(Fault.limited(route, 3600, times=None))
+    before = len(hub.requests)
+    with pytest.raises(Trouble, match="too many requests") as limited:
+        await call(send_job(where, saved, "step_00000600"))
+    assert (limited.value.code, limited.value.kind) == ("rate_limited", "transient")
+    assert limited.value.wait == 3601
+    asked = [each for each in hub.requests[before:] if each.route == route and each.status == 429]
+    assert len(asked) <= 2, "nobody goes on asking"
+
+
+@pytest.mark.parametrize(
+    ("status", "header"),
+    [
+        (429, {"Retry-After": str(10**13)}),
+        (503, {"Retry-After": str(10**13)}),
+        (429, {"RateLimit": f'"api";r=0;t={"9" * 5000}'}),
+    ],
+    ids=["429", "503", "a window"],
+)
+async def test_a_wait_without_end_is_a_day(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, status: int, header: dict[str, str]
+) -> None:
+    hub.large_above = 1000
+    hub.fault(Fault("lfs-batch", status=status, headers=header, times=None))
+    with pytest.raises(Trouble) as limited:
+        await call(send_job(where, saved, NAME))
+    assert limited.value.wait == 86_400
+
+
+async def test_a_short_wait_is_kept_on_the_spot(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("huggingface_hub.utils._http.time", SimpleNamespace(sleep=slept.append))
+    hub.large_above = 1000
+    hub.fault(Fault.retry_after("lfs-batch", 5), Fault("preupload", status=429, headers={"Retry-After": "²"}))
+    assert (await call(send_job(where, saved, NAME))).tag == "step-500"
+    assert sorted(slept) == [1, 6]
+
+
+# -- answers without end -----------------------------------------------------------------------------------------------
+
+MANY = 64 << 20
+TAGS = b'{"branches": [], "converts": [], "tags": ['
+TAG = b'{"name": "step-1", "ref": "refs/tags/step-1", "targetCommit": "' + b"a" * 40 + b'"},'
+
+
+def packed(data: bytes) -> bytes:
+    return gzip.compress(data, 9)
+
+
+@contextlib.asynccontextmanager
+async def answering(status: int, body: bytes, times: int = 1, **headers: str) -> AsyncIterator[str]:
+    """A peer that answers everything so; its URL."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers={"Content-Type": "application/json", **headers})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(times):
+                await response.write(body)
+        return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "http://{}:{}".format(*runner.addresses[0][:2])
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "code"),
+    [("plain", 200, "endless"), ("packed", 200, "endless"), ("twice", 200, "no_hub"), ("plain", 418, "unknown")],
+)
+async def test_an_answer_without_an_end_is_not_read_to_it(
+    where: Where, call: Calls, what: str, status: int, code: str
+) -> None:
+    whole = TAGS + TAG * (MANY // len(TAG))
+    body = {"plain": whole, "packed": packed(whole), "twice": packed(packed(whole))}[what]
+    coding = {"plain": {}, "packed": {"Content-Encoding": "gzip"}, "twice": {"Content-Encoding": "gzip, gzip"}}[what]
+    async with answering(status, body, **coding) as url:
+        with pytest.raises(Trouble) as endless:
+            await call(ListSteps(replace(where, endpoint=url)), Listed)
+    assert endless.value.code == code
+    assert endless.value.kind != "permanent"
+    assert len(endless.value.words) < 400
+
+
+async def test_what_is_packed_once_is_read(where: Where, call: Calls) -> None:
+    body = packed(b'{"branches": [], "converts": [], "tags": []}')
+    async with answering(200, body, **{"Content-Encoding": "gzip"}) as url:
+        assert (await call(ListSteps(replace(where, endpoint=url)), Listed)).steps == []

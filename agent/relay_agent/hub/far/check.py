@@ -8,6 +8,7 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, Repositor
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from relay_agent.hub import layout
+from relay_agent.hub.far.answers import ITS_FILE
 from relay_agent.hub.far.client import connect
 from relay_agent.hub.far.failures import classified
 from relay_agent.hub.far.rights import name_of, see_writer
@@ -95,11 +96,11 @@ def read(api: Any, repo: str, path: str, revision: str | None, limit: int = layo
     url = f"{api.endpoint}/{repo}/resolve/{revision or layout.BRANCH}/{path}"
     headers = api._build_hf_headers()
     try:
-        with get_session().stream("GET", url, headers=headers) as response:
+        with get_session().stream("GET", url, headers=headers, extensions=ITS_FILE) as response:
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
-            data = b""
+            data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > limit:
@@ -114,4 +115,4 @@ def read(api: Any, repo: str, path: str, revision: str | None, limit: int = layo
         ):
             return None
         raise
-    return data
+    return bytes(data)

@@ -11,6 +11,7 @@ import huggingface_hub
 from huggingface_hub.utils import _http
 
 from relay_agent import secret_words
+from relay_agent.hub.far.answers import hear
 from relay_agent.hub.protocol import Where
 
 CONNECT = 15.0
@@ -78,7 +79,8 @@ def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
     def factory() -> Any:
         client = _http.default_client_factory()  # its hooks keep offline mode and request ids
         client.timeout = (CONNECT, where.timeout, where.timeout, where.timeout)
-        client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], count]}
+        client.event_hooks = {"request": [*client.event_hooks["request"], count], "response": [hear]}
+        client.headers["accept-encoding"] = "gzip"
         return client
 
     huggingface_hub.set_client_factory(factory)

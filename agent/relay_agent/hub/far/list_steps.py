@@ -64,6 +64,8 @@ def _manifest(api: Any, repo: str, commit: str) -> bytes:
     try:
         data = read(api, repo, layout.MANIFEST_PATH, commit, MAX_BYTES)
     except Trouble as trouble:
+        if trouble.code != "too_large":
+            raise
         raise Torn(trouble.words) from None
     if data is None:
         raise Torn("it has no manifest")

@@ -23,6 +23,7 @@ from relay_agent.checkpoints.manifest import MAX_BYTES, FileEntry, Torn
 from relay_agent.checkpoints.receiving import Coming, Receiving, TooMuch
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.hub import layout
+from relay_agent.hub.far.answers import ITS_FILE
 from relay_agent.hub.far.check import read, see_run
 from relay_agent.hub.far.client import connect
 from relay_agent.hub.protocol import Pull, Pulled
@@ -120,7 +121,7 @@ class _Puller:
         headers = {**self._api._build_hf_headers(), "accept-encoding": "identity"}
         if coming.size:
             headers["range"] = f"bytes={coming.size}-"
-        with get_session().stream("GET", url, headers=headers) as response:
+        with get_session().stream("GET", url, headers=headers, extensions=ITS_FILE) as response:
             self._see(response, file, coming)
             for chunk in response.iter_bytes():  # as they come: what breaks off has to be kept
                 self._unless_over()
