@@ -85,7 +85,8 @@ class Trainer:
 
 class Publisher:
     def __init__(self) -> None:
-        self.measured = SimpleNamespace(count=0, bytes=None, speed=None)
+        self.measured = SimpleNamespace(bytes=None, speed=None)
+        self.answers = SimpleNamespace(count=0)
         self.newest_step: int | None = None
         self.only_healthy = False
         self.undecided = False
@@ -96,6 +97,9 @@ class Publisher:
 
     async def run(self) -> None:
         await self._closed.wait()
+
+    async def asked_to_save(self) -> None:
+        pass
 
     async def trainer_stops(self) -> None:
         await asyncio.sleep(0)
@@ -171,7 +175,7 @@ async def test_an_order_to_stop_asks_for_a_checkpoint_first(tmp_path: Path, kind
         await until(made.file.exists)
         assert (made.trainer.stops, made.stop.why) == ([], None)
         made.takes_the_wish()
-        made.publisher.measured.count = 1
+        made.publisher.answers.count = 1
         assert await made.ended == 143
         assert made.trainer.stops == [GRACE + LAST], "its grace began with the order"
         assert made.stop.dead_by == math.inf, "what is sent after it has its own time"
@@ -187,7 +191,7 @@ async def test_no_stop_gives_more_than_the_lease_where_that_ends_the_trainer(
         made.order(OrderKind.DRAIN)
         await until(made.file.exists)
         made.takes_the_wish()
-        made.publisher.measured.count = 1
+        made.publisher.answers.count = 1
         assert await made.ended == 143
         assert made.trainer.ends_by[-1] == ends
 
@@ -201,7 +205,7 @@ async def test_who_handles_sigterm_is_asked_once_it_has_answered_before(tmp_path
         made.order(OrderKind.DRAIN, 2)
         await until(made.file.exists)
         assert made.trainer.stops == []
-        made.publisher.measured.count = 1
+        made.publisher.answers.count = 1
         assert await made.ended == 143
 
 

@@ -19,7 +19,7 @@ class Saver(Protocol):
 
     @property
     def published(self) -> int:
-        """How many checkpoints of it this agent has published."""
+        """How many checkpoints of it this agent has published that were begun after it was asked last."""
 
     async def ask_to_save(self) -> tuple[bool, str]:
         """Whether it is known to have heard it, and in words how it was asked."""

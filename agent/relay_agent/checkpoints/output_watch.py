@@ -137,6 +137,15 @@ class OutputWatch:
         self._not_before = self._clock.boot() + SHARE * (self._clock.boot() - now)
         return sorted(found, key=lambda ready: (ready.saved_at, ready.candidate.step or 0, ready.candidate.path))
 
+    def pending(self) -> set[str]:
+        """What lies there by now, whole or not, and is not taken. Beside a look that goes on."""
+        seen, pending = self._seen or {}, set[str]()
+        with suppress(OSError), self._view() as view:
+            for _, candidate in adapters.find(view, self._kinds, Memory()):
+                if self._key(view, candidate) != seen.get(candidate.path):
+                    pending.add(candidate.path)
+        return pending
+
     def doubts(self) -> list[Doubt]:
         """Of the last look: what lies there and is not taken, and why."""
         return sorted([*self._elsewhere, *self._doubts.values()], key=lambda doubt: (doubt.saved_at, doubt.path))

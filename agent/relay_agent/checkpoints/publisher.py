@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from pathlib import Path
 
+from relay_agent.checkpoints.answers import Answers
 from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
 from relay_agent.checkpoints.disk import FULL, names
 from relay_agent.checkpoints.exit_word import was_stopped
@@ -39,6 +40,8 @@ ROOM_WITHIN = 120.0
 learned is worth more than that."""
 LISTED_WITHIN = 0.25
 """Seconds that SIGTERM waits for a look at which saves have begun."""
+TOLD_WITHIN = 2.0
+"""Seconds that an order to save waits for such a look. While it goes on, nothing that is published is its answer."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
 
@@ -122,11 +125,15 @@ class Publisher:
         self._lost = ""
         self._said = False
         self._begun: Container[str] | None = None  # saves that had begun when its trainer was asked to stop
+        self._listing: asyncio.Task[None] | None = None  # what had begun when it was asked to save
+        self._asked = 0
         self._missed = Missed()
         self._aside = ""  # where that lies which was set aside last
         self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
+        self.answers = Answers()
+        self._publishing = ""  # by its name in the staging folder
         self.protect: set[str] = set()
         self.sending: Callable[[], set[str]] = set  # what is on its way off the pod is spared, too
         self.undecided = True
@@ -166,6 +173,28 @@ class Publisher:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(LISTED_WITHIN):
                 self._begun = frozenset(await asyncio.to_thread(_listed, self._folder.staging(self._epoch)))
+
+    async def asked_to_save(self) -> None:
+        """Right before its trainer is: what has begun by then is no answer."""
+        self.answers.asked()
+        self._asked += 1
+        if self._listing is None:
+            self._listing = asyncio.create_task(self._list_begun(), name="list")
+        await asyncio.wait({self._listing}, timeout=TOLD_WITHIN)
+
+    async def _list_begun(self) -> None:
+        """First where they come from: what is taken meanwhile is seen where it goes to."""
+        try:
+            asked = 0
+            while asked != self._asked:  # or it was asked once more meanwhile
+                asked = self._asked
+                own = await asyncio.to_thread(self._taking.pending) if self._taking else set[str]()
+                staged = await asyncio.to_thread(_listed, self._folder.staging(self._epoch))
+            self.answers.begun(own, [*staged, self._publishing])
+        except OSError:  # the looks say what is wrong with the volume
+            pass
+        finally:
+            self._listing = None
 
     def close(self) -> None:
         """No look is begun any more; the one that is going on ends first."""
@@ -318,7 +347,7 @@ class Publisher:
     async def _take(self, taking: Taking, found: list[Ready] | None, exit_code: int | None) -> None:
         """What the trainer saved in its own folder, into the staging folder."""
         try:
-            await taking.take(found, exit_code)
+            await taking.take(found, exit_code, self.answers.taken)
         except Cancelled:
             self._done.set()
         if taking.no_room:
@@ -352,6 +381,7 @@ class Publisher:
     async def _publish(self, staged: Staged, heard: bool) -> bool:
         """Whether it is in the line now. `heard`: all that its trainer printed before it was whole."""
         began = self._clock.boot()
+        self._publishing = staged.path.name
         try:
             done = await self._gently(
                 publish,
@@ -384,6 +414,8 @@ class Publisher:
         except OSError as error:
             await self._refused(staged, error)
         else:
+            self.answers.published(staged.path.name)
+            self._publishing = ""
             self.newest_step = done.step
             self._last = max(self._last, (staged.saved_at, staged.step))
             self._missed.clear()
@@ -394,6 +426,8 @@ class Publisher:
                     await self._taking.published(done.path)
                 await self._prune()
             return True
+        finally:
+            self._publishing = ""
         return False
 
     def _metrics(self, step: int) -> dict[str, float]:

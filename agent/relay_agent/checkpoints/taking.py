@@ -111,21 +111,31 @@ class Taking:
             return None
         return self._watch.scan(exited)
 
-    async def take(self, found: list[Ready] | None, exited: int | None = None) -> None:
-        """What a look found is in the staging folder afterwards. Cancelled where nobody has the time for it."""
+    def pending(self) -> set[str]:
+        """What lies there by now and is not taken, by its path. Blocking."""
+        return self._watch.pending()
+
+    async def take(
+        self,
+        found: list[Ready] | None,
+        exited: int | None = None,
+        on_taken: Callable[[str, str], None] = lambda path, name: None,
+    ) -> None:
+        """What a look found is in the staging folder afterwards; `on_taken` hears where each lay and how it is called
+        there. Cancelled where nobody has the time for it."""
         anew = any(ready.again for ready in found or ())  # it begins to write them anew: the others are next
         await self._see_to_shared(exited is not None or anew)
         if found is None:
             return
         self.no_room = {}
         for ready in found:
-            if not await self._take(ready):
+            if not await self._take(ready, on_taken):
                 break
         doubts = self._watch.doubts() if exited is not None else self._watch.refused()
         for doubt in doubts[-MAX_DOUBTS:]:
             self._tell("checkpoint.untaken", doubt.path, f"{doubt.path} is not taken: {doubt.why}")
 
-    async def _take(self, ready: Ready) -> bool:
+    async def _take(self, ready: Ready, on_taken: Callable[[str, str], None]) -> bool:
         """Whether the next one may come: those of one volume meet the same fate."""
         name, kind = ready.candidate.path, ready.adapter.name
         try:
@@ -148,6 +158,7 @@ class Taking:
             else:
                 self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
         else:
+            on_taken(name, taken.path.name)
             if kind not in self._known:
                 self._known.add(kind)
                 words = f"checkpoints of {kind} are taken from {self.root}, by {' and '.join(taken.ways)}"

@@ -26,8 +26,8 @@ class Training:
 
     @property
     def published(self) -> int:
-        """How many checkpoints this agent has published of it."""
-        return self._publisher.measured.count
+        """How many checkpoints this agent has published of it that were begun after it was asked."""
+        return self._publisher.answers.count
 
     @property
     def size(self) -> int | None:
@@ -41,6 +41,7 @@ class Training:
 
     async def ask_to_save(self) -> tuple[bool, str]:
         """Whether it is known to have heard it, and in words how it was asked."""
+        await self._publisher.asked_to_save()
         answer, signalled = await self._orders.ask_to_save()
         return signalled, f"the trainer was asked to save: {answer.message}"
 
