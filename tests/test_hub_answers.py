@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 from aiohttp import web
-from checkpoint_kit import put
+from checkpoint_kit import RUN, mine, put, stage
 from hub_pull_kit import pull_job, shelve
 from hub_sync_kit import Calls, send_job
 from msgspec.structs import replace
 
+from relay_agent.checkpoints.manifest import read
+from relay_agent.checkpoints.publish import publish
 from relay_agent.hub.far.failures import from_storage
-from relay_agent.hub.protocol import Listed, ListSteps, Pulled, Where
+from relay_agent.hub.protocol import Check, Checked, Listed, ListSteps, Pulled, Where
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
@@ -221,3 +223,44 @@ async def test_what_is_packed_once_is_read(where: Where, call: Calls) -> None:
     body = packed(b'{"branches": [], "converts": [], "tags": []}')
     async with answering(200, body, **{"Content-Encoding": "gzip"}) as url:
         assert (await call(ListSteps(replace(where, endpoint=url)), Listed)).steps == []
+
+
+# -- what the library refuses itself -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", [".git", ".cache"])
+async def test_a_folder_that_the_hub_does_not_take_is_said_with_what_to_do(
+    where: Where, run: RunFolder, call: Calls, folder: str
+) -> None:
+    staged = stage(run, 1, 500)
+    (staged.path / "data" / folder).mkdir(parents=True)
+    (staged.path / "data" / folder / "config").write_text("x")
+    publish(run, staged, 1, mine)
+    with pytest.raises(Trouble) as refused:
+        await call(send_job(where, run, NAME))
+    assert (refused.value.code, refused.value.kind) == ("bad_path", "permanent")
+    assert f"data/{folder}/config" in refused.value.words
+    assert f"HF_PUSH='!*{folder}/*'" in refused.value.words
+
+
+async def test_a_file_that_the_hub_does_not_take_is_said_with_its_own_words(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls
+) -> None:
+    hub.large_above = 1000
+    await call(Check(where, RUN), Checked)
+    (large,) = [file for file in read(saved.ckpt / NAME).manifest.files if file.size > 1000]
+    hub.repo("relay/run-1").objects[large.sha256] = 5
+    with pytest.raises(Trouble, match=r"does not take a file of it: .*is stored with 5 bytes") as refused:
+        await call(send_job(where, saved, NAME))
+    assert (refused.value.code, refused.value.kind) == ("refused_by_hub", "transient")
+
+
+@pytest.mark.parametrize("proxy", ["foo://u:pa55word@127.0.0.1:9", "socks5://u:pa55word@127.0.0.1:9"])
+async def test_a_proxy_of_no_known_kind_is_said_with_its_variable(
+    where: Where, saved: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(Trouble, match="HTTPS_PROXY") as refused:
+        await call(send_job(where, saved, NAME))
+    assert (refused.value.code, refused.value.kind) == ("bad_proxy", "permanent")
+    assert "pa55word" not in refused.value.words

@@ -40,6 +40,11 @@ HUB = "https://huggingface.co"
 _QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
 _SIGNED = re.compile(r"(https?://[^\s?]+)\?[^\s'\"]+")
 """An address of storage, of which whoever has all of it needs no token."""
+_PATH = re.compile(r"Invalid `path_in_repo`.*under a '([^']+)/' folder \(path: '(.*)'\)", re.S)
+_OBJECTS = "LFS batch API returned errors:"
+_UNREAD = re.compile(r"malformed|improperly formatted|invalid (server response|etag)|parse", re.I)
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_USER = re.compile(r"//[^/\s@]*@")
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _WAIT = re.compile(r"\br=0\s*;\s*t=(\d{1,6})")
 MOST_WAIT = 24 * 3600.0
@@ -72,10 +77,10 @@ def classified(error: BaseException, endpoint: str = "") -> Failed:
         if name in ("ConnectError", "ConnectionError", "ConnectionRefusedError", "gaierror"):
             return Failed("unreachable", f"the Hub cannot be reached: {_ERRNO.sub('', _short(each))}", "transient")
     for each in chain(error):
+        if isinstance(each, ImportError) and "SOCKS proxy" in str(each):
+            return _bad_proxy(each)
         if isinstance(each, KeyError | TypeError | AttributeError | ValueError) and _reads(each):
-            where = endpoint or "the Hub's address"
-            what = f"what answers at {where} is not the Hub: a login page of the network, or a proxy?"
-            return Failed("no_hub", f"{what} ({type(each).__name__}: {_short(each)[:80]})", "unknown")
+            return _by_words(each, endpoint)
     return trouble.told(error)
 
 
@@ -87,6 +92,33 @@ def _reads(error: BaseException) -> bool:
             return True
         at = at.tb_next
     return False
+
+
+def _by_words(error: Exception, endpoint: str) -> Failed:
+    """What the library says of an answer that it cannot read, and of what it does not do, in errors of one kind."""
+    text = str(error)
+    if match := _PATH.search(text):
+        folder, path = match.groups()
+        words = f"the Hub takes nothing in a folder {folder}, and the checkpoint has {_short(path)[:120]!a}"
+        leave = f"have the trainer save none; HF_PUSH='!*{folder}/*' leaves it out, and no trainer goes on from that"
+        return Failed("bad_path", f"{words}: {leave}", "permanent")
+    if _OBJECTS in text:
+        kind: Kind = "permanent" if _QUOTA.search(text) else "transient"
+        code = "quota" if kind == "permanent" else "refused_by_hub"
+        return Failed(code, f"the Hub does not take a file of it: {_short(text.partition(_OBJECTS)[2])}", kind)
+    if "for proxy URL" in text:
+        return _bad_proxy(error)
+    if type(error) is ValueError and not _UNREAD.search(text):
+        return Failed("unknown", f"the Hub's library refuses it: {_short(text)}", "unknown")
+    where = endpoint or "the Hub's address"
+    what = f"what answers at {where} is not the Hub: a login page of the network, or a proxy?"
+    return Failed("no_hub", f"{what} ({type(error).__name__}: {_short(text)[:80]})", "unknown")
+
+
+def _bad_proxy(error: Exception) -> Failed:
+    named = [name for name in _PROXIES if name in os.environ]
+    words = f"the proxy that {' or '.join(named) or 'the system'} names is of no kind that is known here"
+    return Failed("bad_proxy", f"{words}: http:// and https:// are ({_USER.sub('//', _short(error))})", "permanent")
 
 
 def from_storage(response: Any, endpoint: str) -> bool:
