@@ -279,6 +279,17 @@ def test_bombs(home: Path) -> None:
     assert refused(home, head + rle * 9_000)
 
 
+def test_how_much_it_grows_is_no_matter_where_its_size_is_known(tmp_path: Path) -> None:
+    size = 70 << 20
+    zeros = b"".join(compressed([tar.header("zeros", size), bytes(size), tar.END], size + 3 * tar.BLOCK))
+    done = extract(io.BytesIO(zeros).read, tmp_path / "out", Limits.of(len(zeros), size, 1))
+    assert done.bytes == size
+    for of in (Limits.of(len(zeros), size - 100_000, 1), Limits.of(len(zeros), size, 0)):
+        with pytest.raises(BadArchive):
+            extract(io.BytesIO(zeros).read, tmp_path / "bomb", of)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_what_does_not_fit_on_the_disk_is_not_begun(home: Path) -> None:
     with pytest.raises(RelayError) as caught:
         extract(io.BytesIO(frame_of(GOOD, claim=1 << 60, window=80)).read, home / "out", Limits(content=1 << 61))

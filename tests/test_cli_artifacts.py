@@ -19,8 +19,10 @@ from relaytui.archive.pack import Pack
 from relaytui.cli import artifact_files
 from relaytui.cli import artifacts as artifact_lists
 from relaytui.cli.group import cli
+from relaytui.cli.options import Target
+from relaytui.cli.session import ask
 from relaytui.shell.program import run
-from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
+from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, BeginUpload
 from relaytui.wire.artifacts import Artifacts as Stored
 from relaytui.wire.errors import RelayError
 
@@ -132,6 +134,45 @@ def test_a_checkpoints_archive_is_unpacked(artifacts: Artifacts, tmp_path: Path)
     code, _, err = artifacts("extract", tmp_path / "bad.tar.zst")
     assert (code, err.count("\n")) == (1, 1)
     assert not (tmp_path / "bad").exists()
+
+
+def stored(state: Path, name: str, checkpoint: Path, listed: int | None) -> str:
+    """The number of that folder's archive there, with a manifest beside it that lists so many bytes; None: without."""
+    manifest = json.dumps({"files": [{"path": "w.bin", "size": listed, "sha256": "0" * 64}]}).encode()
+    data = b"".join(Pack(checkpoint).chunks())
+    beside, archive = (
+        BeginUpload("tiny", ArtifactKind.FILE, "checkpoint.manifest.json", sha(manifest), len(manifest)),
+        BeginUpload("tiny", ArtifactKind.CHECKPOINT, name, sha(data), len(data), manifest_sha256=sha(manifest)),
+    )
+    target = Target(state, None)
+    if listed is not None:
+        ask(target, lambda client: artifact_files._send(client, beside, io.BytesIO(manifest)))
+    return str(ask(target, lambda client: artifact_files._send(client, archive, io.BytesIO(data))).id)
+
+
+def test_what_is_unpacked_is_as_large_as_its_manifest_says_however_small_it_came(
+    served: Served, artifacts: Artifacts, tmp_path: Path
+) -> None:
+    folder, here = tmp_path / "zeros", tmp_path / "here"
+    for path in (folder, here):
+        path.mkdir()
+    size = 70 << 20
+    with (folder / "w.bin").open("wb") as file:
+        file.truncate(size)
+    number = stored(served.state, "step_00000001", folder, size)
+    assert artifacts("fetch", number, "--extract", here / "out") == (0, f"{here / 'out'}\n", "")
+    assert (here / "out" / "w.bin").stat().st_size == size
+    os.truncate(folder / "w.bin", size + 1)
+    bomb = stored(served.state, "step_00000002", folder, 10_000)
+    code, _, err = artifacts("fetch", bomb, "--extract", here / "bomb")
+    assert (code, err.count("\n"), "it says that it holds" in err) == (1, 1, True), err
+    os.truncate(folder / "w.bin", size + 2)
+    unknown = stored(served.state, "step_00000003", folder, None)
+    code, _, err = artifacts("fetch", unknown, "--extract", here / "unknown")
+    assert (code, err.count("\n"), "grows more than 2,000 times" in err) == (1, 1, True), err
+    assert sorted(path.name for path in here.iterdir()) == ["out"], "what can never be unpacked is not kept"
+    for each in (number, bomb, unknown):
+        assert artifacts("delete", each, "--yes")[0] == 0
 
 
 @pytest.mark.parametrize(

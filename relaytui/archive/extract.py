@@ -23,6 +23,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 _SMALL = 64 << 20
 _MARGIN = 64 << 20
+_PER_FILE = 4096
+"""Bytes of headers and padding around a file, at most."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Limits:
     ratio: int | None = 2000
     """Content per byte of archive, asked of content above 64 MiB; None: whoever asks for it knows what it holds.
     Zeros are 30,000 times smaller in zstd; weights, even young ones, never come near a hundred."""
+
+    @classmethod
+    def of(cls, size: int, content: int, files: int) -> Limits:
+        """Where it is known what it holds: bytes of the archive, of its files, and how many those are."""
+        return cls(size, content + (files + 1) * _PER_FILE, min(files, MAX_FILES), None)
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,7 @@ class _Content:
         self._piece = memoryview(piece)
         out = self._frame.content_size - self.left + len(piece)
         if self._limits.ratio is not None and out > _SMALL and out > self._limits.ratio * self._frame.size:
-            raise BadArchive(f"it grows more than {self._limits.ratio:,} times when it is read")
+            raise BadArchive(f"it grows more than {self._limits.ratio:,} times, and nothing says how large it is to be")
 
 
 class _Folders:

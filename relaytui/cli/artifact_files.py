@@ -23,6 +23,7 @@ from relaytui.cli.output import print_json, printable
 from relaytui.cli.progress import Progress
 from relaytui.cli.session import ask
 from relaytui.client.api import CommanderClient
+from relaytui.client.contents import contents_of
 from relaytui.client.words import size
 from relaytui.shell.arguments import COUNT, PATH, RUN_ID, RunId
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Began, BeginUpload
@@ -34,6 +35,8 @@ CHUNK = 8 << 20
 PIECE = 1 << 20
 READ_EVERY = 1.0
 """Seconds between two questions about what is being read there."""
+HOPELESS = ("bad_archive", "one_name")
+"""Of an archive that came whole: unpacked there once more it is no other."""
 TRIES = 10
 """Chunks in a row that may be refused for where they begin, or because another one is on its way."""
 
@@ -64,12 +67,19 @@ def fetch(target: Target, artifact_id: int, to: Path | None, folder: Path | None
     goal = folder or to or Path(_file_name(row))
     option = "--extract" if folder is not None else "--to"
     _new(goal, option)
+    known = ask(target, lambda client: contents_of(client, row)) if folder is not None else None
     part = goal.with_name(f".{goal.name}.{row.sha256[:12]}.part")
     _bring(target, row, part)
     files = None
     if folder is not None:
-        with part.open("rb") as archive:
-            files = len(_unpacked(archive, part, folder, row.size, row.sha256).files)
+        limits = Limits.of(row.size, *known) if known else Limits(size=row.size)
+        try:
+            with part.open("rb") as archive:
+                files = len(_unpacked(archive, part, folder, limits, row.sha256).files)
+        except RelayError as error:
+            if error.code in HOPELESS:
+                part.unlink()
+            raise
         part.unlink()
     else:
         _new(goal, option)
@@ -173,7 +183,7 @@ def extract_(file: Path, to: Path | None, as_json: bool) -> None:
     with _plain(file, "name an archive, such as `relay-tui artifacts fetch` writes") as archive:
         _archive(archive, file)
         _new(goal, "--to")
-        done = _unpacked(archive, file, goal, os.fstat(archive.fileno()).st_size, None)
+        done = _unpacked(archive, file, goal, Limits(size=os.fstat(archive.fileno()).st_size), None)
     if as_json:
         print_json({"path": printable(goal), "files": len(done.files), "bytes": done.bytes, "sha256": done.sha256})
     else:
@@ -190,11 +200,10 @@ def _archive(archive: BinaryIO, path: Path) -> None:
         archive.seek(0)
 
 
-def _unpacked(archive: BinaryIO, path: Path, folder: Path, length: int, sha256: str | None) -> Extracted:
-    with Progress(f"unpacking {folder.name}", length) as progress:
+def _unpacked(archive: BinaryIO, path: Path, folder: Path, limits: Limits, sha256: str | None) -> Extracted:
+    with Progress(f"unpacking {folder.name}", limits.size or 0) as progress:
         return extract(
-            archive.read, folder, Limits(size=length), sha256=sha256, durable=True, progress=progress.at,
-            source=str(path),
+            archive.read, folder, limits, sha256=sha256, durable=True, progress=progress.at, source=str(path)
         )  # fmt: skip
 
 

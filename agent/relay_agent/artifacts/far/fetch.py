@@ -18,13 +18,10 @@ from relay_agent.sending.child import Tell
 from relay_agent.sending.protocol import Step
 from relaytui.archive.errors import BadArchive
 from relaytui.archive.extract import Limits, extract
-from relaytui.archive.names import MAX_FILES
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow, Artifacts
 
 MOST_OFFERS = 20
 """The newest that are looked at: of a run that keeps all, the others are not gone on from."""
-_PER_FILE = 4096
-"""Bytes of headers and padding around a file, at most."""
 
 
 def offers(job: ListStored, tell: Tell) -> Offers:
@@ -79,7 +76,7 @@ def pull(job: Pull, tell: Tell) -> Came:
         shutil.rmtree(old, ignore_errors=True)
     tell.phase("downloading")
     size = job.archive.size
-    limits = Limits(size, job.content + (job.files + 2) * _PER_FILE + MAX_BYTES, min(job.files + 1, MAX_FILES), None)
+    limits = Limits.of(size, job.content + MAX_BYTES, job.files + 1)  # and the manifest
     commander = Commander(job.store)
     coming = _Coming(commander, job.artifact, size)
     try:
