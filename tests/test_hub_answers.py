@@ -14,11 +14,13 @@ from aiohttp import web
 from checkpoint_kit import RUN, mine, put, stage
 from hub_pull_kit import pull_job, shelve
 from hub_sync_kit import Calls, send_job
+from huggingface_hub.errors import HfHubHTTPError
 from msgspec.structs import replace
 
+from relay_agent import secret_words
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import publish
-from relay_agent.hub.far.failures import from_storage
+from relay_agent.hub.far.failures import from_storage, told
 from relay_agent.hub.protocol import Check, Checked, Listed, ListSteps, Pulled, Where
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
@@ -264,3 +266,28 @@ async def test_a_proxy_of_no_known_kind_is_said_with_its_variable(
         await call(send_job(where, saved, NAME))
     assert (refused.value.code, refused.value.kind) == ("bad_proxy", "permanent")
     assert "pa55word" not in refused.value.words
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("echoed", range(150, 245, 5))
+@pytest.mark.parametrize("known", [True, False])
+def test_no_beginning_of_a_token_is_told_where_words_are_cut(echoed: int, *, known: bool) -> None:
+    token = "hf_Zq9SECRETxTOKENy7654321"
+    before = secret_words.known()
+    secret_words.know({token: "[HF_TOKEN]"} if known else {})
+    try:
+        text = "x" * echoed + " " + token
+        request = httpx2.Request("GET", "https://huggingface.co/api/models/me/x")
+        response = httpx2.Response(400, request=request)
+        job = ListSteps(Where("me/x", token))
+        for error in (
+            HfHubHTTPError(text, response=response, server_message=text),
+            RuntimeError(text),
+            httpx2.ConnectError(text),
+            httpx2.UnsupportedProtocol(text),
+        ):
+            assert "hf_" not in told(error, job).words
+    finally:
+        secret_words.know(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from relay_agent.secret_words import scrub
 from relaytui.wire.clock import Clock
 from relaytui.wire.reports import Transfer
 from relaytui.wire.status import TransferKind, TransferPhase
@@ -75,6 +76,6 @@ class Moving:
         self._tell(
             Transfer(
                 self._clock.wall(), self._kind, self.step, self.name, self.phase, self.done, self.total, rate,
-                self.attempt, clean(error, 300) if error else None, self.there,
+                self.attempt, clean(scrub(error), 300) if error else None, self.there,
             )
         )  # fmt: skip

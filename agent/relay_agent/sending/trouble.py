@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relay_agent.secret_words import scrub
 from relay_agent.sending.protocol import Failed, Kind
 from relaytui.wire.text import clean
 
@@ -20,10 +21,11 @@ class Trouble(Exception):  # noqa: N818 - it is told as it is
         self.phase = phase
 
 
-def told(error: BaseException) -> Failed:
-    """What is the same wherever one sends to."""
+def told(error: BaseException, token: str = "") -> Failed:
+    """What is the same wherever one sends to. `token`: not told, as what else is secret."""
     if isinstance(error, Trouble):
         return Failed(error.code, error.words, error.kind, error.wait)
     if isinstance(error, MemoryError):
         return Failed("no_memory", "there is not enough memory", "transient")
-    return Failed("unknown", clean(f"{type(error).__name__}: {error}", 200), "unknown")
+    words = scrub(f"{type(error).__name__}: {error}")  # before it is cut: half a secret is none that is found
+    return Failed("unknown", clean(words.replace(token, "…") if token else words, 200), "unknown")

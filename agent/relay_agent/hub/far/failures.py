@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -35,6 +35,8 @@ _BY_STATUS: dict[int, tuple[str, Kind, str]] = {
     422: ("refused_by_hub", "permanent", "the Hub does not take it"),
     429: ("rate_limited", "transient", "too many requests"),
 }
+Short = Callable[[object], str]
+"""Words of others, fit to be told."""
 HUB = "https://huggingface.co"
 """Where it is, where nothing else is said."""
 _QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
@@ -53,35 +55,39 @@ MOST_WAIT = 24 * 3600.0
 
 def told(error: BaseException, job: Job) -> Failed:
     """Without the job's token and what else is secret, whatever the library made of it."""
-    failed, token = classified(error, job.where.endpoint), job.where.token
-    words = scrub(failed.words)
-    return replace(failed, words=words.replace(token, "…") if token else words)
+    failed = classified(error, job.where.endpoint, job.where.token)
+    return replace(failed, words=_hidden(failed.words, job.where.token))
 
 
-def classified(error: BaseException, endpoint: str = "") -> Failed:
-    """The nearest that says something counts: what it was raised in the course of may be another request's answer."""
+def classified(error: BaseException, endpoint: str = "", token: str = "") -> Failed:
+    """The nearest that says something counts: what it was raised in the course of may be another request's answer.
+    `token`: not told, as what else is secret."""
+
+    def short(words: object) -> str:
+        return _SIGNED.sub(r"\1", " ".join(_hidden(str(words), token).split()))[:240]
+
     for each in chain(error):
         if isinstance(each, Trouble):
             return trouble.told(each)
         if isinstance(each, HFValidationError):
-            return Failed("bad_name", f"the Hub does not take this name: {_short(each)}", "permanent")
+            return Failed("bad_name", f"the Hub does not take this name: {short(each)}", "permanent")
         if isinstance(each, OfflineModeIsEnabled):
             return Failed("offline", "HF_HUB_OFFLINE is set", "permanent")
         if isinstance(each, HfHubHTTPError):
-            return _by_status(each, endpoint)
+            return _by_status(each, endpoint, short)
         name = type(each).__name__
         if name in ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
-            return Failed("bad_endpoint", f"{name}: {_short(each)}", "permanent")
+            return Failed("bad_endpoint", f"{name}: {short(each)}", "permanent")
         if "Timeout" in name:
             return Failed("no_answer", f"the Hub does not answer ({name})", "unknown")
         if name in ("ConnectError", "ConnectionError", "ConnectionRefusedError", "gaierror"):
-            return Failed("unreachable", f"the Hub cannot be reached: {_ERRNO.sub('', _short(each))}", "transient")
+            return Failed("unreachable", f"the Hub cannot be reached: {_ERRNO.sub('', short(each))}", "transient")
     for each in chain(error):
         if isinstance(each, ImportError) and "SOCKS proxy" in str(each):
-            return _bad_proxy(each)
+            return _bad_proxy(short(each))
         if isinstance(each, KeyError | TypeError | AttributeError | ValueError) and _reads(each):
-            return _by_words(each, endpoint)
-    return trouble.told(error)
+            return _by_words(each, endpoint, short)
+    return trouble.told(error, token)
 
 
 def _reads(error: BaseException) -> bool:
@@ -94,31 +100,31 @@ def _reads(error: BaseException) -> bool:
     return False
 
 
-def _by_words(error: Exception, endpoint: str) -> Failed:
+def _by_words(error: Exception, endpoint: str, short: Short) -> Failed:
     """What the library says of an answer that it cannot read, and of what it does not do, in errors of one kind."""
     text = str(error)
     if match := _PATH.search(text):
         folder, path = match.groups()
-        words = f"the Hub takes nothing in a folder {folder}, and the checkpoint has {_short(path)[:120]!a}"
+        words = f"the Hub takes nothing in a folder {folder}, and the checkpoint has {short(path)[:120]!a}"
         leave = f"have the trainer save none; HF_PUSH='!*{folder}/*' leaves it out, and no trainer goes on from that"
         return Failed("bad_path", f"{words}: {leave}", "permanent")
     if _OBJECTS in text:
         kind: Kind = "permanent" if _QUOTA.search(text) else "transient"
         code = "quota" if kind == "permanent" else "refused_by_hub"
-        return Failed(code, f"the Hub does not take a file of it: {_short(text.partition(_OBJECTS)[2])}", kind)
+        return Failed(code, f"the Hub does not take a file of it: {short(text.partition(_OBJECTS)[2])}", kind)
     if "for proxy URL" in text:
-        return _bad_proxy(error)
+        return _bad_proxy(short(error))
     if type(error) is ValueError and not _UNREAD.search(text):
-        return Failed("unknown", f"the Hub's library refuses it: {_short(text)}", "unknown")
+        return Failed("unknown", f"the Hub's library refuses it: {short(text)}", "unknown")
     where = endpoint or "the Hub's address"
     what = f"what answers at {where} is not the Hub: a login page of the network, or a proxy?"
-    return Failed("no_hub", f"{what} ({type(error).__name__}: {_short(text)[:80]})", "unknown")
+    return Failed("no_hub", f"{what} ({type(error).__name__}: {short(text)[:80]})", "unknown")
 
 
-def _bad_proxy(error: Exception) -> Failed:
+def _bad_proxy(said: str) -> Failed:
     named = [name for name in _PROXIES if name in os.environ]
     words = f"the proxy that {' or '.join(named) or 'the system'} names is of no kind that is known here"
-    return Failed("bad_proxy", f"{words}: http:// and https:// are ({_USER.sub('//', _short(error))})", "permanent")
+    return Failed("bad_proxy", f"{words}: http:// and https:// are ({_USER.sub('//', said)})", "permanent")
 
 
 def from_storage(response: Any, endpoint: str) -> bool:
@@ -134,10 +140,10 @@ def _home(url: str) -> tuple[str, int | None]:
     return at.host.lower(), at.port
 
 
-def _by_status(error: HfHubHTTPError, endpoint: str) -> Failed:
+def _by_status(error: HfHubHTTPError, endpoint: str, short: Short) -> Failed:
     response = error.response
     status = response.status_code
-    text = _short(error.server_message or error)
+    text = short(error.server_message or error)
     if 400 <= status < 500 and status != 429 and from_storage(response, endpoint):
         code = "refused_by_hub" if status in (400, 422) else "storage"
         words = f"the storage behind the Hub did not take this request ({status}: {text})"
@@ -175,5 +181,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _short(error: object) -> str:
-    return _SIGNED.sub(r"\1", " ".join(str(error).split()))[:240]
+def _hidden(words: str, token: str) -> str:
+    """Before anything is cut off: half a secret is none that is found."""
+    words = scrub(words)
+    return words.replace(token, "…") if token else words
