@@ -136,3 +136,18 @@ def resume_ignored(began: int | None, handed: int) -> str:
     if began is None:
         return ""
     return f"the resume did not take: step {began} after it was handed {handed}"
+
+
+WITHIN = 1
+"""Steps that may seem to be missing where a trainer's lines and its checkpoints count from different ends."""
+
+
+def in_none(reached: int, newest: int | None) -> str:
+    """Which steps are in no checkpoint, from the newest one's to the last that was told of; empty where none is."""
+    missing = reached - (newest or 0)
+    if missing <= (0 if newest is None else WITHIN):
+        return ""
+    which = f"steps {(newest or 0) + 1}-{reached} are" if missing > 1 else f"step {reached} is"
+    return (
+        f"{which} in no checkpoint" if newest is None else f"its newest checkpoint is of step {newest}; {which} in none"
+    )

@@ -179,7 +179,12 @@ class Api:
         run_id = run_id_of(request)
         body = await body_of(request, ForceBody)
         run = await self.core.orders.force(
-            run_id, body.expected_epoch, actor_of(request), clean(body.why, 1_024), pod_gone=body.pod_gone
+            run_id,
+            body.expected_epoch,
+            actor_of(request),
+            clean(body.why, 1_024),
+            pod_gone=body.pod_gone,
+            told=self.core.board.told(run_id),
         )
         return answer({"run": self._row(run_id), "epoch": run.epoch})
 

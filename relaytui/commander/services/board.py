@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from relaytui.commander.model.lease import Lease, LeaseState
 from relaytui.commander.model.records import ORIGINALS, Attempt, Worker, seen
 from relaytui.commander.model.run import Run
+from relaytui.commander.services.endings import Told
 from relaytui.commander.store.telemetry import Last
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.clock import Clock
@@ -78,6 +79,12 @@ class RunView:
     def told(self, name: str) -> Number | None:
         """The last value of a metric."""
         return self._told[name][1] if name in self._told else None
+
+    @property
+    def told_step(self) -> Told | None:
+        """With the epoch of the attempt that told it."""
+        epoch, step = self._told.get(_STEP, (0, None))
+        return None if step is None else (epoch, int(step))
 
     @property
     def step(self) -> int:
@@ -195,6 +202,11 @@ class Board:
         view.worker = worker
         view.seen_at = max(view.seen_at, worker.seen_at)
         return view
+
+    def told(self, run_id: str) -> Told | None:
+        """The last step that was told of the run, by whichever attempt."""
+        view = self.runs.get(run_id)
+        return None if view is None else view.told_step
 
     def soonest_expiry(self) -> float | None:
         """Boot-clock time at which the first live lease runs out."""

@@ -14,8 +14,11 @@ from relaytui.commander.services import resumes
 from relaytui.commander.store import attempts, history, runs
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.status import OrderKind, Outcome, RunStatus
+from relaytui.wire.text import in_none
 
 COMMANDER = "commander"
+Told = tuple[int, int]
+"""Epoch of an attempt, and the last step that it told of."""
 
 
 def end_attempt(
@@ -124,17 +127,25 @@ def hold(tx: Tx, run: Run, tries: Sequence[Attempt], at: float) -> Run:
     return run
 
 
-def expire(tx: Tx, lease: Lease, at: float) -> None:
-    """Its holder was silent for as long as it had; where it was forced, that is what the next one waited for."""
+def vanished(run: Run, attempt: Attempt, told: Told | None, message: str) -> str:
+    """`message`, why an attempt ended of which nothing is heard any more, and which steps that may have cost."""
+    reached = told[1] if told is not None and told[0] == attempt.epoch else attempt.said_step
+    lost = in_none(reached or 0, run.newest_step)
+    return f"{message}; {lost}, unless it saved them" if lost else message
+
+
+def expire(tx: Tx, lease: Lease, at: float, told: Told | None = None) -> None:
+    """Its holder was silent for as long as it had; where it was forced, that is what the next one waited for. `told`:
+    the last step of the run that was heard of."""
     run, attempt = runs.get(tx, lease.run_id), attempts.get(tx, lease.run_id, lease.epoch)
     assert run is not None
     assert attempt is not None
     outcome = outcome_when_silent(lease.state)
     if lease.state is not LeaseState.REVOKED:
-        message = f"{lease.worker} was silent for {lease.length:g} s"
+        message = vanished(run, attempt, told, f"{lease.worker} was silent for {lease.length:g} s")
         end_run(tx, run, lease, attempt, outcome, at, message, actor=COMMANDER, state=LeaseState.EXPIRED)
         return
-    message = "the forced lease ran out without a word of its holder"
+    message = vanished(run, attempt, told, "the forced lease ran out without a word of its holder")
     end_attempt(tx, attempt, outcome, at, message)
     runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
     if run.status is RunStatus.QUEUED:

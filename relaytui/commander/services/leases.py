@@ -6,7 +6,9 @@ import asyncio
 import hmac
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -380,11 +382,12 @@ class Leases:
         soonest = self._board.soonest_expiry()
         if soonest is not None and soonest <= now:
             # By the time of deciding: while this waits for the disk, so do renewals.
-            await self._writer.run(lambda tx: self._sweep_in(tx, now))
+            told = {run_id: view.told_step for run_id, view in self._board.runs.items() if view.expires <= now}
+            await self._writer.run(lambda tx: self._sweep_in(tx, now, told))
 
-    def _sweep_in(self, tx: Tx, now: float | None = None) -> None:
-        if now is None:
-            now = self._clock.boot()
+    def _sweep_in(
+        self, tx: Tx, now: float | None = None, told: Mapping[str, endings.Told | None] = MappingProxyType({})
+    ) -> None:
         at = self._clock.wall()
-        for lease in runs.due_leases(tx, now):
-            endings.expire(tx, lease, at)
+        for lease in runs.due_leases(tx, self._clock.boot() if now is None else now):
+            endings.expire(tx, lease, at, told.get(lease.run_id))

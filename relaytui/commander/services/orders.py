@@ -33,16 +33,26 @@ class Orders:
         self._writer = writer
         self._clock = clock
 
-    async def force(self, run_id: str, expected_epoch: int, by: str, why: str, *, pod_gone: bool) -> Run:
-        """The run with the burned epoch; RelayError 404, or 409 where it is not as the operator saw it."""
+    async def force(
+        self,
+        run_id: str,
+        expected_epoch: int,
+        by: str,
+        why: str,
+        *,
+        pod_gone: bool,
+        told: endings.Told | None = None,
+    ) -> Run:
+        """The run with the burned epoch; RelayError 404, or 409 where it is not as the operator saw it. `told`: the
+        last step of the run that was heard of."""
 
         def unit(tx: Tx) -> Run:
             run = self._expected(tx, run_id, expected_epoch)
-            return self.force_in(tx, run, by, why, pod_gone=pod_gone)
+            return self.force_in(tx, run, by, why, pod_gone=pod_gone, told=told)
 
         return await self._writer.run(unit)
 
-    def force_in(self, tx: Tx, run: Run, by: str, why: str, *, pod_gone: bool) -> Run:
+    def force_in(self, tx: Tx, run: Run, by: str, why: str, *, pod_gone: bool, told: endings.Told | None = None) -> Run:
         """Burns an epoch: whatever the old holder says from this commit on changes nothing."""
         if run.status.ended:
             raise conflict("ended", f"run {run.run_id} is {run.status}", "there is nothing to take over")
@@ -56,9 +66,10 @@ class Orders:
             if lease.state is LeaseState.HELD:
                 attempts.give_order(tx, attempt, OrderKind.STOP, by, why, at)
             if pod_gone:
-                endings.end_attempt(tx, attempt, Outcome.SUPERSEDED, at, f"{by} said that its pod is gone")
+                gone = endings.vanished(run, attempt, told, f"{by} said that its pod is gone")
+                endings.end_attempt(tx, attempt, Outcome.SUPERSEDED, at, gone)
                 runs.save_lease(tx, replace(lease, state=LeaseState.RELEASED))
-                message += f": {lease.worker}'s pod is gone"
+                message = endings.vanished(run, attempt, told, f"{message}: {lease.worker}'s pod is gone")
             else:
                 runs.save_lease(tx, replace(lease, state=LeaseState.REVOKED))
                 message += f": waits for {lease.worker} to stop"

@@ -56,6 +56,8 @@ class Original:
         # Every call is a holder of its own: a worker's name is a label, and two pods may carry the same.
         ask = Ask(body.run_id, body.worker_id, incarnation, f"{ORIGINALS}{secrets.token_hex(8)}", None)
 
+        told = core.board.told(body.run_id)
+
         def unit(tx: Tx) -> Given | Deny:
             run = runs.get(tx, body.run_id)
             lease = runs.get_lease(tx, body.run_id)
@@ -72,7 +74,7 @@ class Original:
                 # The original granted an ended run to whoever asked; its workers ask for ever, on a pod that bills.
                 core.orders.requeue_in(tx, run, body.worker_id, "acquired again")
             elif body.force and run is not None:
-                core.orders.force_in(tx, run, body.worker_id, "force=true in its acquire", pod_gone=True)
+                core.orders.force_in(tx, run, body.worker_id, "force=true in its acquire", pod_gone=True, told=told)
             asked = dataclasses.replace(ask, mode=body.mode) if run is None else ask
             given = core.leases.acquire_in(tx, asked)
             if isinstance(given, Given):
