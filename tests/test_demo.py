@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from relaytui.cli import demo
 from relaytui.cli.demo import _headless, _live, left_out, over, so_far, stage
@@ -26,8 +27,8 @@ from relaytui.client.feed import Feed
 from relaytui.dashboard.app import DashboardResult
 from relaytui.dashboard.session import Opened
 from relaytui.wire.errors import RelayError
-from relaytui.wire.rows import RunRow
-from relaytui.wire.status import RunStatus
+from relaytui.wire.rows import AttemptRow, RunRow
+from relaytui.wire.status import Outcome, RunStatus
 
 RELAY = Path(sys.executable).with_name("relay-tui")
 
@@ -71,11 +72,36 @@ def test_the_killed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_what_it_did_not_come_to_is_said() -> None:
-    assert left_out(80, ["pod-a", "pod-c"]) == []
-    assert "not taken up again" in " ".join(left_out(80, ["pod-a"]))
-    assert "not killed" in " ".join(left_out(None, ["pod-a"]))
+    killed, going_on = tried("pod-a", 1, Outcome.LOST), tried("pod-a", 1)
+    assert left_out(80, [killed, tried("pod-c", 2)]) == []
+    assert "not taken up again" in " ".join(left_out(80, [going_on]))
+    assert "not killed" in " ".join(left_out(None, [going_on]))
 
-    assert "interrupted" in " ".join(left_out(None, ["pod-a"], "it was interrupted"))
+    assert "interrupted" in " ".join(left_out(None, [going_on], "it was interrupted"))
+
+
+def tried(worker: str, epoch: int, outcome: Outcome | None = None, last_step: int = 233) -> AttemptRow:
+    return AttemptRow("demo-sft", epoch, worker, 0.0, last_step=last_step, outcome=outcome)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DRAINED, Outcome.SUPERSEDED, Outcome.CANCELLED])
+def test_what_a_person_did_is_not_told_as_what_time_did(outcome: Outcome) -> None:
+    """`pod-a was not killed: you quit before demo-sft was 30 % of its way` was said of a run at 71 %, that had been
+    drained, and `demo-sft was not taken up again by pod-c` of one that pod-c trained."""
+    drained, taken = tried("pod-a", 1, outcome), tried("pod-c", 2, last_step=640)
+    why = f"pod-a was not killed: it had demo-sft no more ({outcome} at step 233)"
+    assert left_out(None, [drained, taken], "you quit") == [why]
+    assert left_out(None, [drained], "you quit") == [why, "demo-sft was not taken up again by pod-c"]
+    # It came back to pod-a, which was killed then: that pod-c had it before is no taking up.
+    again = tried("pod-a", 3, Outcome.LOST)
+    assert left_out(300, [drained, replace(taken, outcome=Outcome.DRAINED), again], "you quit") == [
+        "demo-sft was not taken up again by pod-c: you quit before it was granted"
+    ]
+    assert left_out(300, [drained, replace(taken, outcome=Outcome.DRAINED), replace(again, outcome=None)]) == [
+        "demo-sft was not taken up again by pod-c: the time was over before its lease ran out"
+    ]
+    assert left_out(300, [drained, again, replace(taken, epoch=4)]) == []
+    assert "you quit before demo-sft was 30 %" in left_out(None, [drained, replace(again, outcome=None)], "you quit")[0]
 
 
 async def test_one_that_is_interrupted_prints_what_it_has(

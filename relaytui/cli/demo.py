@@ -10,7 +10,7 @@ import signal
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from relaytui.shell.interrupt import INTERRUPTED
 from relaytui.shell.program import putting_away
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.numbers import Number
-from relaytui.wire.rows import RunRow
+from relaytui.wire.rows import AttemptRow, RunRow
 
 if TYPE_CHECKING:
     from relaytui.cli.director import Director
@@ -238,11 +238,11 @@ async def _report(director: Director, ended: str = TIME_OVER) -> dict[str, Any]:
     """The demo's JSON object; see docs/demo.md for its fields."""
     async with CommanderClient(director.endpoint) as client:
         runs: list[dict[str, Any]] = []
-        workers: list[str] = []
+        tried: list[AttemptRow] = []
         for row in sorted((await client.runs()).runs, key=lambda run: run.run_id):
             detail = await client.run(row.run_id)
             if row.run_id == SFT:
-                workers = [attempt.worker for attempt in detail.attempts]
+                tried = detail.attempts
             seen = director.verified.setdefault(row.run_id, set())
             for checkpoint in detail.checkpoints:
                 if checkpoint.pruned_at is None and checkpoint.name not in seen:
@@ -282,19 +282,29 @@ async def _report(director: Director, ended: str = TIME_OVER) -> dict[str, Any]:
         "events": dict(sorted(kinds.items())),
         "latency_ms": _percentiles(director.latencies),
         "killed": None if killed is None else {"worker": VICTIM, "run_id": SFT, "at_step": killed},
-        "left_out": left_out(killed, workers, ALL_ENDED if director.finished else ended),
+        "left_out": left_out(killed, tried, ALL_ENDED if director.finished else ended),
         "torn": director.torn,
     }
 
 
-def left_out(killed_at_step: int | None, workers: list[str], ended: str = TIME_OVER) -> list[str]:
-    """What the demo is for and did not come to. `workers`: those of the victim's run, one an attempt."""
-    if killed_at_step is None:
-        why = f"{ended} before {SFT} was 30 % of its way and had two checkpoints on it"
-        return [f"{VICTIM} was not killed: {why}", f"{SFT} was not taken up again by {SPARE}"]
-    if SPARE not in workers:
-        return [f"{SFT} was not taken up again by {SPARE}: {ended} before its lease ran out"]
-    return []
+def left_out(killed_at_step: int | None, tried: Sequence[AttemptRow], ended: str = TIME_OVER) -> list[str]:
+    """What the demo is for and did not come to. `tried`: the attempts at the victim's run."""
+    last: AttemptRow | None = None  # of the victim
+    taken_up = False
+    for attempt in sorted(tried, key=lambda row: row.epoch):
+        if attempt.worker == VICTIM:
+            last, taken_up = attempt, False
+        taken_up = taken_up or attempt.worker == SPARE
+    over = last is not None and last.outcome is not None
+    not_taken_up = f"{SFT} was not taken up again by {SPARE}"
+    if killed_at_step is not None:
+        return (
+            [] if taken_up else [f"{not_taken_up}: {ended} before {'it was granted' if over else 'its lease ran out'}"]
+        )
+    why = f"{ended} before {SFT} was 30 % of its way and had two checkpoints on it"
+    if last is not None and last.outcome is not None:  # somebody drained it, or took the run
+        why = f"it had {SFT} no more ({last.outcome} at step {last.last_step})"
+    return [f"{VICTIM} was not killed: {why}", *([] if taken_up else [not_taken_up])]
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float | int | None]:
