@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,10 @@ from test_restoring import Shelf
 from relay_agent.attempt import forking
 from relay_agent.attempt.around import Around
 from relay_agent.attempt.forking import Forking
-from relay_agent.checkpoints.forking import NoParent, adopt, copied, find
+from relay_agent.checkpoints.forking import NoParent, Pruned, adopt, copied, find
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Sealed, Torn, read, verify
+from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.resume import Resume, choose, is_fork
 from relay_agent.config import load
@@ -198,6 +200,56 @@ def test_what_cannot_be_had_is_not_replaced_by_anything(
     with pytest.raises(RelayError, match=words) as refused:
         Attempted(run, source, tmp_path).fork()
     assert (refused.value.code, refused.value.exit_code) == ("fork_impossible", 2)
+
+
+class Prunes:
+    """The parent trains on: each time that `when` says so it publishes three more and prunes all but the newest two."""
+
+    def __init__(self, parent: RunFolder, when: Callable[[], bool], times: int = 100) -> None:
+        self.parent, self.when, self.left, self.step = parent, when, times, 500
+
+    def __call__(self) -> None:
+        if self.left and self.when():
+            self.left -= 1
+            for _ in range(3):
+                self.step += 100
+                put(self.parent, 3, self.step)
+            prune(self.parent, 2)
+
+
+def coming(run: RunFolder) -> bool:
+    """A copy has begun."""
+    return run.incoming.is_dir() and any(run.incoming.iterdir())
+
+
+def test_what_is_pruned_while_it_is_copied_is_chosen_anew(parent: RunFolder, run: RunFolder, tmp_path: Path) -> None:
+    attempted = Attempted(run, "run-1", tmp_path)
+    prunes = Prunes(parent, lambda: coming(run), times=1)
+    attempted.forking._stop.unless_asked = prunes  # type: ignore[method-assign]
+    resume = attempted.fork()
+    assert prunes.left == 0
+    assert resume is not None
+    assert resume.step == 800, "the newest by then"
+    assert not list(run.incoming.iterdir())
+
+
+def test_what_is_pruned_while_it_is_looked_at_is_chosen_anew(parent: RunFolder) -> None:
+    with pytest.raises(Pruned):
+        find(parent, None, Prunes(parent, lambda: True, times=1))
+    assert find(parent, None).manifest.step == 800
+
+
+def test_a_parent_that_prunes_faster_than_it_is_copied_is_said(
+    parent: RunFolder, run: RunFolder, tmp_path: Path
+) -> None:
+    attempted = Attempted(run, "run-1", tmp_path)
+    attempted.forking._stop.unless_asked = Prunes(parent, lambda: coming(run))  # type: ignore[method-assign]
+    with pytest.raises(RelayError, match="run-1 prunes its checkpoints faster than they can be copied") as refused:
+        attempted.fork()
+    assert refused.value.exit_code == 69, "it may go better later"
+    attempted = Attempted(run, "run-1@500", tmp_path)
+    with pytest.raises(RelayError, match="it has the steps"):
+        attempted.fork()
 
 
 def test_from_the_hub(parent: RunFolder, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

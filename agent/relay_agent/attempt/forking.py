@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from relay_agent.attempt.around import Around
-from relay_agent.checkpoints.forking import NoParent, adopt, copied, find
+from relay_agent.checkpoints.forking import TRIES, NoParent, Pruned, adopt, copied, find
 from relay_agent.checkpoints.publish import Fenced
 from relay_agent.checkpoints.receiving import forget, place_for
 from relay_agent.checkpoints.resume import Resume
@@ -60,10 +60,17 @@ class Forking:
         if not await asyncio.to_thread(parent.ckpt.is_dir):
             raise NoParent(f"this volume has no run {wanted.run_id}")
         check = self._stop.unless_asked
-        sealed = await asyncio.to_thread(find, parent, wanted.step, check)
-        size = counted(sealed.manifest.total_bytes, "byte")
-        say(f"forking run {wanted.run_id} at step {sealed.manifest.step}: copying {sealed.name}, {size}")
-        return await asyncio.to_thread(copied, self._folder, sealed, check)
+        for _ in range(TRIES):
+            try:
+                sealed = await asyncio.to_thread(find, parent, wanted.step, check)
+                size = counted(sealed.manifest.total_bytes, "byte")
+                say(f"forking run {wanted.run_id} at step {sealed.manifest.step}: copying {sealed.name}, {size}")
+                return await asyncio.to_thread(copied, self._folder, sealed, check)
+            except Pruned as pruned:
+                say(f"run {wanted.run_id} trains on, and has pruned {pruned} meanwhile: choosing again")
+                await asyncio.to_thread(forget, self._folder)
+        words = f"run {wanted.run_id} prunes its checkpoints faster than they can be copied, {TRIES} times in a row"
+        raise Trouble("pruned", f"{words}; RELAY_CKPT_KEEP_LAST_N of the commander says how many it keeps", "transient")
 
     async def _from_hub(self, wanted: ForkFrom) -> tuple[Path, str]:
         wish = wish_of(msgspec.structs.replace(self._settings, hf_repo=wanted.repo), self._around.holding.config)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, open_file
 from relay_agent.checkpoints.line import survey
-from relay_agent.checkpoints.manifest import Manifest, Origin, Sealed, read, verify
+from relay_agent.checkpoints.manifest import MANIFEST, Manifest, Origin, Sealed, read, verify
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.receiving import Receiving, manifest_of, place_for
 from relay_agent.checkpoints.staging import Staged
@@ -21,15 +21,21 @@ from relay_agent.volume.volume import RunFolder
 
 _CHUNK = 1 << 20
 _SHOWN = 10
+TRIES = 5
+"""Checkpoints that are chosen one after another where each is pruned before it is here."""
 
 
 class NoParent(Exception):  # noqa: N818 - it says what was found
     """There is no such checkpoint, and what there is instead."""
 
 
+class Pruned(Exception):  # noqa: N818 - it says what happened
+    """What was chosen went meanwhile: the other run trains on, and prunes."""
+
+
 def find(parent: RunFolder, step: int | None, check: Check = never) -> Sealed:
     """The newest of the line of another run, or the newest of that step; every byte of it was read. NoParent where
-    there is none that is whole. Blocking."""
+    there is none that is whole, Pruned where what was read went meanwhile. Blocking."""
     try:
         order = survey(parent)
     except OSError as error:
@@ -43,17 +49,33 @@ def find(parent: RunFolder, step: int | None, check: Check = never) -> Sealed:
         try:
             verify(sealed.path, parent.run_id, check)
         except Torn as torn:
+            _see_there(sealed)
             bad.append(f"{sealed.name} is not whole: {torn.reason}")
         else:
+            _see_there(sealed)
             return sealed
     steps = [str(sealed.manifest.step) for sealed in order.line]
     there = f"it has the steps {', '.join(steps[:_SHOWN])}" + (", …" if steps[_SHOWN:] else "") if steps else ""
     raise NoParent("; ".join(bad[:3]) or there or f"nothing is published in {parent.ckpt}")
 
 
+def _see_there(source: Sealed) -> None:
+    """Pruning takes all of it away, or its manifest first."""
+    if not os.path.lexists(source.path / MANIFEST):
+        raise Pruned(source.name)
+
+
 def copied(run: RunFolder, source: Sealed, check: Check = never, disk: Disk = SYSTEM) -> Path:
     """A copy of it among what comes in to `run`; one that was broken off goes on. Torn where it is not what was sealed,
-    OSError where the volume refuses. Blocking."""
+    Pruned where it is not there any more, OSError where the volume refuses. Blocking."""
+    try:
+        return _copied(run, source, check, disk)
+    except (Torn, OSError):
+        _see_there(source)
+        raise
+
+
+def _copied(run: RunFolder, source: Sealed, check: Check, disk: Disk) -> Path:
     receiving = Receiving(place_for(run, source.sha256), manifest_of(source.path), disk)
     with folder(source.path) as root:
         for entry in receiving.open():
