@@ -86,6 +86,53 @@ async def test_until_it_is_known_what_had_begun_nothing_is_an_answer(rig: Rig, m
     assert await settles(rig, publisher) == 1
 
 
+@pytest.mark.parametrize(("marks", "seconds"), [(None, 60), (False, 5)])
+async def test_one_that_keeps_still_is_awaited_until_it_is_published(
+    rig: Rig, marks: bool | None, seconds: int
+) -> None:
+    publisher = rig.publisher(marks=marks)
+    stage(rig.run, 1, 80, marker=False)
+    await publisher.look()
+    await publisher.asked_to_save()
+    assert publisher.awaited == "", "that one is not what was asked for"
+    stage(rig.run, 1, 91, marker=False)
+    await publisher.look()
+    words = f"step_91 is there; it is whole once nothing in it changed for {seconds} s"
+    assert publisher.awaited == words
+    undecided: list[bool] = []
+
+    async def asks() -> bool:
+        undecided.append(publisher.undecided)
+        return True
+
+    publisher.catch_up = asks
+    for _ in rig.clock.watch(seconds):
+        await publisher.look()
+    await publisher.look()
+    assert (rig.told.steps, publisher.awaited, publisher.answers.count) == ([80, 91], "", 1)
+    assert all(undecided), "while it goes into the line, too"
+
+
+async def test_one_without_its_mark_is_not_awaited(rig: Rig) -> None:
+    publisher = rig.publisher(marks=True)
+    await publisher.asked_to_save()
+    stage(rig.run, 1, 91, marker=False)
+    await publisher.look()
+    assert publisher.awaited == ""
+
+
+async def test_what_is_torn_says_how_long_it_kept_still(rig: Rig) -> None:
+    publisher = rig.publisher()
+    stage(rig.run, 1, 91, marker=False)
+    await publisher.look()
+    for _ in rig.clock.watch(24):
+        await publisher.look()
+    await publisher.finish(143)
+    ((kind, words),) = rig.told.events
+    assert kind == "checkpoint.torn"
+    assert "the trainer exited with 143 before it had kept still for 60 s (it had for 24 s);" in words
+
+
 # -- in the trainer's own folder ---------------------------------------------------------------------------------------
 
 
@@ -97,11 +144,14 @@ async def test_nor_is_one_in_the_trainers_own_folder(tmp_path: Path, grows: bool
     file.write_bytes(b"nothing marks its end")
     assert await rig.look() == []
     await rig.publisher.asked_to_save()
+    assert rig.publisher.awaited == ""
     if grows:
         file.write_bytes(b"nothing marks its end, and it was going on")
     published = [step for _ in range(14) for step in await rig.look()]
     assert (published, rig.publisher.answers.count) == ([77], 0)
     file.write_bytes(b"what it was asked for")
+    await rig.look()
+    assert rig.publisher.awaited == "last.bin is there; it is whole once nothing in it changed for 5 s"
     published = [step for _ in range(14) for step in await rig.look()]
     assert (len(published), rig.publisher.answers.count) == (1, 1)
 

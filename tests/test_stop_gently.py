@@ -26,6 +26,8 @@ from relaytui.wire.messages import Order
 from relaytui.wire.status import OrderKind
 
 GRACE = 60.0
+MORE = 50.0
+"""Seconds besides for a save that has to keep still."""
 ASKED = ["the trainer is to save before it is stopped, in 60 s at the latest", "the trainer was asked to save"]
 
 
@@ -49,10 +51,12 @@ class Trainer:
         takes_after: float = math.inf,
         publishes_after: float = math.inf,
         exits_after: float = math.inf,
+        saves: tuple[float, float] = (math.inf, math.inf),
     ) -> None:
         self._clock = clock
         self._sigterm, self._signalled = sigterm, signalled
         self._takes, self._publishes, self._exits = takes_after, publishes_after, exits_after
+        self._saves = saves
         self.asked_at: float | None = None
 
     def _since(self) -> float:
@@ -61,6 +65,16 @@ class Trainer:
     @property
     def published(self) -> int:
         return int(self._since() >= self._publishes)
+
+    @property
+    def undecided(self) -> bool:
+        """What it began to save keeps still, and nobody knows yet that it is whole."""
+        begun, whole = self._saves
+        return begun <= self._since() < whole
+
+    @property
+    def awaited(self) -> str:
+        return "step_91 is there" if self.undecided else ""
 
     @property
     def gone(self) -> bool:
@@ -81,7 +95,7 @@ def waits(*, grace: float = GRACE, answers: bool = False, **behaviour: Any) -> t
     """Seconds until it may be stopped, what is told meanwhile, and whether it was asked."""
     clock, told = FakeClock(), Told()
     trainer = Trainer(clock, **behaviour)
-    gently = Gently(trainer, clock, told, grace, lambda: answers, lambda: trainer.gone)  # type: ignore[arg-type]
+    gently = Gently(trainer, clock, told, grace, lambda: answers, lambda: trainer.gone, MORE)  # type: ignore[arg-type]
     began = clock.boot()
     virtually(clock, gently.save)
     return round(clock.boot() - began, 1), told.kinds, trainer.asked_at is not None
@@ -125,7 +139,7 @@ def test_who_handles_no_sigterm_has_its_grace_from_the_order_on(sigterm: bool, l
     """Or what ignores it would run on for as long again."""
     clock = FakeClock()
     trainer = Trainer(clock, sigterm=sigterm, takes_after=1, publishes_after=4)
-    gently = Gently(trainer, clock, Told(), GRACE, lambda: True, lambda: trainer.gone)  # type: ignore[arg-type]
+    gently = Gently(trainer, clock, Told(), GRACE, lambda: True, lambda: trainer.gone, MORE)  # type: ignore[arg-type]
     said: list[float] = []
 
     async def save() -> None:
@@ -134,6 +148,40 @@ def test_who_handles_no_sigterm_has_its_grace_from_the_order_on(sigterm: bool, l
     began = clock.boot()
     virtually(clock, save)
     assert said == [began + left]
+
+
+def test_a_save_that_has_yet_to_keep_still_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that could not be known to be whole within the grace was never the answer."""
+    assert waits(takes_after=1, saves=(2, 90), publishes_after=90) == (90.0, [], True)
+    said = [line for line in capsys.readouterr().err.splitlines() if "step_91" in line]
+    assert said == ["relay-agent: step_91 is there"], "once"
+
+
+def test_but_not_for_ever() -> None:
+    assert waits(takes_after=1, saves=(2, math.inf)) == (GRACE + MORE, [], True)
+
+
+def test_nor_once_nothing_is_to_be_decided_any_more() -> None:
+    assert waits(takes_after=1, saves=(2, 75)) == (75.0, [], True)
+    assert waits(takes_after=1, saves=(61, 200)) == (GRACE, [], True), "it was not there in time"
+
+
+def test_nor_once_its_trainer_ended_or_somebody_stops_it() -> None:
+    assert waits(takes_after=1, saves=(2, math.inf), exits_after=70) == (70.0, [], True)
+
+
+def test_what_handles_no_sigterm_dies_right_after_such_a_wait() -> None:
+    clock = FakeClock()
+    trainer = Trainer(clock, takes_after=1, saves=(2, 90), publishes_after=90)
+    gently = Gently(trainer, clock, Told(), GRACE, lambda: True, lambda: trainer.gone, MORE)  # type: ignore[arg-type]
+    said: list[float] = []
+
+    async def save() -> None:
+        said.append(await gently.save())
+
+    began = clock.boot()
+    virtually(clock, save)
+    assert said == [began + 90 + LAST]
 
 
 # -- the order -----------------------------------------------------------------------------------------------------
@@ -237,7 +285,7 @@ def test_what_is_said_of_a_drain_is_said_once_and_as_it_happens(
 
     async def drained() -> None:
         scene = Scene()
-        gently = Gently(trainer, clock, told, GRACE, lambda: False, lambda: trainer.gone)  # type: ignore[arg-type]
+        gently = Gently(trainer, clock, told, GRACE, lambda: False, lambda: trainer.gone, MORE)  # type: ignore[arg-type]
         scene.orders.before_stop = gently.save
         scene.give(1, OrderKind.DRAIN)
         await asyncio.gather(*scene.tasks)

@@ -264,17 +264,17 @@ def test_what_lay_there_before_is_not_this_attempts(place: Path) -> None:
 def test_it_is_known_whether_one_is_to_keep_still(place: Path) -> None:
     taker = Taker(place)
     taker.look()
-    assert not taker.watch.undecided
+    assert taker.watch.waiting == []
     (taker.out / "last.bin").write_bytes(b"nothing marks its end")
     taker.look()
-    assert taker.watch.undecided
+    assert taker.watch.waiting == ["last.bin"]
     assert len(taker.look(SETTLE)) == 1
     taker.look()
-    assert not taker.watch.undecided
+    assert taker.watch.waiting == []
     (taker.out / "checkpoint-9").mkdir()
     (taker.out / "checkpoint-9" / "model.safetensors").write_bytes(b"its mark is missing, however still it keeps")
     taker.look()
-    assert not taker.watch.undecided
+    assert taker.watch.waiting == []
 
 
 def test_two_of_one_step_follow_one_another(place: Path) -> None:

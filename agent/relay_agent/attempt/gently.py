@@ -17,7 +17,8 @@ UNHEEDED = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it 
 
 class Gently:
     """Of a trainer that runs. `grace`: seconds that it has to save; `answers`: whether it has taken such a wish before;
-    `hurried`: whether nothing is waited for any more, as it has exited or is being stopped."""
+    `hurried`: whether nothing is waited for any more, as it has exited or is being stopped, or the pod or the lease is
+    about to go. `more`: seconds that a save which is there has besides to keep still."""
 
     def __init__(
         self,
@@ -27,6 +28,7 @@ class Gently:
         grace: float,
         answers: Callable[[], bool],
         hurried: Callable[[], bool],
+        more: float,
     ) -> None:
         self._saver = saver
         self._clock = clock
@@ -34,6 +36,7 @@ class Gently:
         self._grace = grace
         self._answers = answers
         self._hurried = hurried
+        self._more = more
 
     async def save(self) -> float:
         """Returns when it may get SIGTERM: at once where it handles that, and is not known to answer the file. By when
@@ -45,7 +48,7 @@ class Gently:
             await self._ask_first(known)
         else:
             say("stopping the trainer, publishing what it saves")
-        return math.inf if handles else began + self._grace + LAST
+        return math.inf if handles else max(began + self._grace, self._clock.boot()) + LAST
 
     async def _ask_first(self, known: bool) -> None:
         """`known`: it looks for the file, though one of its steps may take long."""
@@ -58,5 +61,12 @@ class Gently:
         if not wish.heeded:
             self._tell.event("order.unheeded", UNHEEDED)
             say(UNHEEDED)
-        elif not await wish.came_true(lambda: asked + self._grace, self._hurried) and not self._hurried():
-            say(f"no checkpoint came in {self._grace:g} s: stopping the trainer")
+            return
+        if await wish.came_true(lambda: asked + self._grace, self._hurried) or self._hurried():
+            return
+        if there := self._saver.awaited:
+            say(there)
+            until = asked + self._grace + self._more
+            if await wish.came_true(lambda: until if self._saver.undecided else 0.0, self._hurried) or self._hurried():
+                return
+        say(f"no checkpoint came in {self._clock.boot() - asked:.0f} s: stopping the trainer")

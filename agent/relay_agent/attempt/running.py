@@ -74,7 +74,7 @@ class Running:
         training = Training(self._orders, publisher, trainer, wish)
         self._orders.before_stop = Gently(
             training, self._clock, self._tell, self._settings.stop_grace,
-            lambda: self._orders.asked_by_file, lambda: self._orders.hurried,
+            lambda: self._orders.asked_by_file, lambda: self._orders.hurried, FIRST * self._settings.settle_seconds,
         ).save  # fmt: skip
         self._departure.begin(training)
         code = await trainer.exited

@@ -21,6 +21,14 @@ class Saver(Protocol):
     def published(self) -> int:
         """How many checkpoints of it this agent has published that were begun after it was asked last."""
 
+    @property
+    def undecided(self) -> bool:
+        """Something that it saved has yet to keep still, or goes into the line."""
+
+    @property
+    def awaited(self) -> str:
+        """In words, what it began to save after it was asked and that has to keep still; empty where there is none."""
+
     async def ask_to_save(self) -> tuple[bool, str]:
         """Whether it is known to have heard it, and in words how it was asked."""
 

@@ -26,6 +26,10 @@ class Answers:
         self._own = set(own)
         self._staged = {name.lstrip(".").removesuffix(".tmp") for name in staged}
 
+    def is_new(self, name: str) -> bool:
+        """Whether that save, in either folder, was begun after the order."""
+        return self._own is not None and self._staged is not None and name not in self._own | self._staged
+
     def taken(self, path: str, name: str) -> None:
         """From the trainer's own folder into the staging folder, as `name`."""
         if self._own is not None and self._staged is not None and path in self._own:

@@ -98,8 +98,8 @@ class OutputWatch:
         self._look_elsewhere = 0.0
         self._others: list[tuple[str, str]] = []  # of these what lay there before the trainer started
         self._not_before = 0.0
-        self.undecided = False
-        """As of the last look: something lies there that is whole once it has kept still."""
+        self.waiting: list[str] = []
+        """As of the last look: what is whole once it has kept still for `settle` seconds, by its path."""
         self.may_be_cut: Callable[[int], bool] = lambda step: False
         """Whether a save of that step may have been going on when the trainer exited with 0."""
 
@@ -241,7 +241,7 @@ class OutputWatch:
             elif path not in damaged:  # else that says more
                 doubts[path] = Doubt(path, why, source.saved_at)
         self._since = still
-        self.undecided = any(path not in ready for path, _ in still)
+        self.waiting = sorted({path for path, _ in still if path not in ready})
         self._refused = {key: each for key, each in self._refused.items() if key[0] in doubts or key[0] in ready}
         self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready and path not in had}
         if self._seen or ready:

@@ -30,7 +30,7 @@ from relay_agent.process import say
 from relay_agent.volume.mounted import Mounted
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
-from relaytui.wire.text import counted
+from relaytui.wire.text import clean, counted
 
 LOOK_EVERY = 0.5
 RETRY_AFTER = 15.0
@@ -114,6 +114,7 @@ class Publisher:
         self._healthy = healthy
         self._check = check
         self._patient = patient
+        self._settle = settle
         self._watch = StagingWatch(folder.staging(epoch), settle, clock, marks)
         self._look_back = marks is None  # whether earlier attempts are still to be asked
         self._remarks = Remarks(recorder)
@@ -181,6 +182,16 @@ class Publisher:
         if self._listing is None:
             self._listing = asyncio.create_task(self._list_begun(), name="list")
         await asyncio.wait({self._listing}, timeout=TOLD_WITHIN)
+
+    @property
+    def awaited(self) -> str:
+        """In words, what was begun after that and has yet to keep still; empty where there is none."""
+        seconds = dict.fromkeys(self._watch.waiting, self._watch.stillness)
+        seconds |= dict.fromkeys(self._taking.waiting if self._taking else (), self._settle)
+        for name, still in seconds.items():
+            if self.answers.is_new(name):
+                return f"{clean(name, 128)} is there; it is whole once nothing in it changed for {still:g} s"
+        return ""
 
     async def _list_begun(self) -> None:
         """First where they come from: what is taken meanwhile is seen where it goes to."""
@@ -306,7 +317,7 @@ class Publisher:
             if not self._lost:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
-        self.undecided = undecided = self._watch.undecided or (self._taking is not None and self._taking.undecided)
+        self.undecided = undecided = bool(self._watch.waiting or (self._taking and self._taking.waiting))
         if self._lost:
             self._missed.add([staged.path.name for staged in whole], self._lost)
             return
@@ -317,10 +328,10 @@ class Publisher:
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
+        self.undecided |= bool(whole)  # so do hearing and publishing
         heard = await self._heard.ask(self.catch_up) if whole else True
         if heard is None:
             return
-        self.undecided |= bool(whole)  # so does publishing
         waiting: set[Staged] = set()
         for staged in whole:
             if self.only_healthy and not (heard and self._healthy(staged.step)):

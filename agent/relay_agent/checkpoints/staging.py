@@ -175,11 +175,20 @@ class StagingWatch:
                 self.marks = False
 
     @property
-    def undecided(self) -> bool:
-        """Something lies there that is whole once it has kept still."""
-        return not self.marks and any(
-            name not in self._whole and not (look.empty or look.problem) for name, (look, _) in self._since.items()
-        )
+    def waiting(self) -> list[str]:
+        """What is whole once it has kept still for `stillness`, as of the last look."""
+        if self.marks:
+            return []
+        return [
+            name
+            for name, (look, _) in sorted(self._since.items())
+            if name not in self._whole and not (look.empty or look.problem)
+        ]
+
+    @property
+    def stillness(self) -> float:
+        """Seconds that nothing in one without a mark may change before it is whole."""
+        return self._settle * (FIRST if self.marks is None else 1)
 
     @property
     def unmarked(self) -> list[str]:
@@ -197,19 +206,20 @@ class StagingWatch:
             TornStaged(
                 name,
                 self._root / name,
-                look.problem or (look.empty and NO_DATA) or self._why_torn(),
+                look.problem or (look.empty and NO_DATA) or self._why_torn(since),
                 look.saved_at,
             )
-            for name, (look, _) in sorted(self._since.items())
+            for name, (look, since) in sorted(self._since.items())
             if name not in self._whole and (look.problem or self._exited is not None)
         ]
 
-    def _why_torn(self) -> str:
+    def _why_torn(self, since: float) -> str:
         code = self._exited or 0
         how = f"exited{f' with {code}' * (code != 0)}" if code >= 0 else f"died by signal {-code}"
         if code != UNKNOWN_END and self.marks:
             return f"the trainer {how} and had not written {MARKER} into it, as it does into what is whole"
-        why = f"the trainer {how} before it had kept still"
+        kept = f"{int(self.watching.seconds - since)} s"
+        why = f"the trainer {how} before it had kept still for {self.stillness:g} s (it had for {kept})"
         if code == UNKNOWN_END:
             why = "its agent died before anybody saw that it was whole"
         elif code == 0:
@@ -225,7 +235,7 @@ class StagingWatch:
             return False
         if trainer_exited == 0 and not self.may_be_cut(name):
             return True
-        return unchanged >= self._settle * (FIRST if self.marks is None else 1)
+        return unchanged >= self.stillness
 
     def _look(self, at_once: bool, watched: float) -> tuple[dict[str, _Look], set[str]]:
         """One that took long is not looked at again soon: it is as it was for as long. The names of those that were

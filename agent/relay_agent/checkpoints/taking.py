@@ -101,8 +101,9 @@ class Taking:
         self._watch.may_be_cut = may_be_cut
 
     @property
-    def undecided(self) -> bool:
-        return self._watch.undecided
+    def waiting(self) -> list[str]:
+        """What is whole once it has kept still, as of the last look."""
+        return self._watch.waiting
 
     def scan(self, exited: int | None = None) -> list[Ready] | None:
         """What can be taken, in the order of saving; None: it is not time to look. Blocking. `exited`: the trainer's

@@ -30,6 +30,16 @@ class Training:
         return self._publisher.answers.count
 
     @property
+    def undecided(self) -> bool:
+        """Something that it saved has yet to keep still, or goes into the line."""
+        return self._publisher.undecided
+
+    @property
+    def awaited(self) -> str:
+        """In words, what it began to save after it was asked and that has to keep still; empty where there is none."""
+        return self._publisher.awaited
+
+    @property
     def size(self) -> int | None:
         """Bytes of the checkpoint that was published last; None: nobody knows of one."""
         return self._publisher.measured.bytes
