@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from relay_agent import secret_words
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import publish
+from relay_agent.hub import layout
 from relay_agent.hub.far.failures import from_storage, told
 from relay_agent.hub.protocol import Check, Checked, Listed, ListSteps, Pulled, Where
 from relay_agent.sending.trouble import Trouble
@@ -291,3 +292,43 @@ def test_no_beginning_of_a_token_is_told_where_words_are_cut(echoed: int, *, kno
             assert "hf_" not in told(error, job).words
     finally:
         secret_words.know(before)
+
+
+# -- a 404 that does not say of what -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skip", range(4))
+@pytest.mark.parametrize("route", ["resolve", "info", "refs", "tree", "preupload", "lfs-batch", "commit", "tag"])
+async def test_one_404_that_does_not_say_of_what_is_no_end(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, route: str, skip: int
+) -> None:
+    hub.large_above = 1000
+    hub.someone_commits(repo_made(hub), "README.md", b"Mine.\n")
+    await call(send_job(where, saved, NAME))
+    put(saved, 1, 600)
+    hub.fault(Fault.says(route, 404, "odd", skip=skip))
+    came: list[Trouble] = []
+    try:
+        await call(send_job(where, saved, "step_00000600"))
+    except Trouble as trouble:
+        came.append(trouble)
+        await call(send_job(where, saved, "step_00000600"))
+    assert [each.words for each in came if each.kind != "transient"] == []
+    assert hub.verify("relay/run-1") == []
+    assert b"Mine." in hub.files("relay/run-1")["README.md"]
+
+
+async def test_a_hub_that_goes_on_so_is_believed_where_it_lists_no_such_file(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls
+) -> None:
+    repo_made(hub)
+    hub.fault(Fault.says("resolve", 404, "odd", times=None, match=layout.RUN))
+    assert (await call(send_job(where, saved, NAME))).tag == "step-500"
+    with pytest.raises(Trouble, match=r"says 404 of relay/run\.json, and lists it") as odd:
+        await call(send_job(where, saved, NAME))
+    assert odd.value.kind == "transient"
+
+
+def repo_made(hub: TestHub) -> str:
+    hub.store.create("relay/run-1", "model", True, "relay")
+    return "relay/run-1"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from relay_agent.hub import layout
 from relay_agent.hub.far.answers import ITS_FILE
 from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.failures import classified
+from relay_agent.hub.far.failures import classified, from_storage
 from relay_agent.hub.far.rights import name_of, see_writer
 from relay_agent.hub.protocol import Check, Checked
 from relay_agent.sending.backoff import Backoff
@@ -105,14 +105,13 @@ def read(api: Any, repo: str, path: str, revision: str | None, limit: int = layo
                 data += chunk
                 if len(data) > limit:
                     raise Trouble("too_large", f"{path} in the repository is over {limit} bytes")
-    except EntryNotFoundError:
-        return None
     except HfHubHTTPError as error:
-        if error.response.status_code == 404 and error.response.headers.get("X-Error-Code") in (
-            None,
-            "EntryNotFound",
-            "RevisionNotFound",
-        ):
-            return None
-        raise
+        if error.response.status_code != 404 or from_storage(error.response, api.endpoint):
+            raise
+        code = error.response.headers.get("X-Error-Code")
+        if code not in (None, "EntryNotFound", "RevisionNotFound"):
+            raise
+        if code is None and api.get_paths_info(repo, path, revision=revision or layout.BRANCH):
+            raise Trouble("hub_trouble", f"the Hub says 404 of {path}, and lists it", "transient") from None
+        return None
     return bytes(data)

@@ -152,6 +152,9 @@ def _by_status(error: HfHubHTTPError, endpoint: str, short: Short) -> Failed:
         return Failed("no_permission", f"the repository is gated for this token: {text}", "permanent")
     if isinstance(error, RepositoryNotFoundError) and status != 401:
         status = 404
+    elif status == 404 and "x-error-code" not in response.headers:  # the Hub itself says what is missing
+        words = f"the Hub says 404, and not what is missing ({text})"
+        return Failed("hub_trouble", words, "transient", wait_of(response))
     if status == 403 and _QUOTA.search(str(error)):
         return Failed("quota", f"the Hub has no room for more: {text}", "permanent")
     if status in _BY_STATUS:
