@@ -16,7 +16,7 @@ from relay_agent.hub.protocol import Listed, Pulled, Where
 from relay_agent.hub.restore import LIST_TIMEOUT, OnHub
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.sending.protocol import Step
-from relay_agent.sending.source import LIST_TRIES, LIST_WITHIN, PULL_TRIES
+from relay_agent.sending.source import LIST_TRIES, LIST_WITHIN, LONGEST_WAIT, PULL_TRIES
 from relay_agent.sending.trouble import Trouble
 from relaytui.wire.reports import Transfer
 
@@ -113,7 +113,7 @@ def test_as_long_as_bytes_come_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_hubs_own_wait_is_kept_and_the_end_of_the_pod_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = Hub(monkeypatch, trouble(wait=3600.0))
+    hub = Hub(monkeypatch, trouble(wait=LONGEST_WAIT))
 
     async def work() -> None:
         pulling = asyncio.create_task(hub.source.pull(STEP, Path("/nowhere")))
@@ -126,6 +126,15 @@ def test_the_hubs_own_wait_is_kept_and_the_end_of_the_pod_comes_before_it(monkey
     asyncio.run(work())
     assert len(hub.jobs) == 1
     assert hub.told[-1].phase == "failed"
+
+
+def test_no_gpu_waits_for_hours_until_a_hub_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an attempt does without it the table says."""
+    hub = Hub(monkeypatch, trouble(wait=86_400.0))
+    with pytest.raises(Trouble, match=r"cannot be reached; it wants to be asked again in 86400 s") as refused:
+        hub.pull()
+    assert (len(hub.jobs), refused.value.kind) == (1, "transient")
+    assert (hub.told[-1].phase, hub.told[-1].error) == ("failed", refused.value.words)
 
 
 def test_told_to_stop_it_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ PULL_TRIES = 5
 """In a row without a byte that came."""
 FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
 """Seconds, unless the other side says how long."""
+LONGEST_WAIT = 300.0
+"""Seconds that the other side may ask for, at most: who waits holds a lease, and a GPU that does nothing."""
 
 
 class Source(ABC):
@@ -118,7 +120,7 @@ class Source(ABC):
                     raise
                 pause = full_jitter(self._rng, failed - 1, FIRST_PAUSE, LONGEST_PAUSE)
                 pause = pause if error.wait is None else error.wait
-                if self._clock.boot() + pause > until:
+                if pause > LONGEST_WAIT or self._clock.boot() + pause > until:
                     again = f"; it wants to be asked again in {pause:.0f} s" if error.wait else ""
                     raise Trouble(error.code, error.words + again, error.kind) from None
                 on_wait(error)
