@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 import pytest
 from checkpoint_kit import ManualClock, mine
 from hub_sync_kit import REPO, RUN, Calls, put, send_job
@@ -13,7 +19,8 @@ from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.hub import layout
-from relay_agent.hub.protocol import Check, Checked, Sent, Where
+from relay_agent.hub.far import upload
+from relay_agent.hub.protocol import Beside, Check, Checked, Sent, Where
 from relay_agent.hub.shown import HubShown
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
@@ -35,6 +42,28 @@ def put_files(run: RunFolder, step: int, files: dict[str, bytes]) -> Path:
     for name, data in files.items():
         (path / name).write_bytes(data)
     return publish(run, Staged(step, path, marks=True), 1, mine).path
+
+
+@contextmanager
+def most_memory_of_children() -> Iterator[Callable[[], int]]:
+    """Bytes resident in processes that this one has, at most, as far as looks every 20 ms tell."""
+    ended, most = threading.Event(), [0]
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            for child in psutil.Process().children(recursive=True):
+                try:
+                    most[0] = max(most[0], child.memory_info().rss)
+                except psutil.Error:
+                    continue  # it has just ended
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        yield lambda: most[0]
+    finally:
+        ended.set()
+        watching.join()
 
 
 # -- nothing of it is left out -----------------------------------------------------------------------------------------
@@ -200,3 +229,162 @@ def test_what_stays_behind_is_said_once(run: RunFolder, capsys: pytest.CaptureFi
         shown.synced(sealed, Sent("c" * 40, "step-500", 1, False, remark=remark), 1, 1.0)
     assert [words.partition("; ")[2] for words in said] == ["README.md stays", "", "", "", "r.jsonl stays"]
     assert capsys.readouterr().err.count("README.md") == 1
+
+
+# -- files that change, and many of them -------------------------------------------------------------------------------
+
+
+class Meanwhile(Calls):
+    """Does something once the first bytes of files are on their way."""
+
+    def __init__(self, cache: Path, change: Callable[[], None]) -> None:
+        self._change: Callable[[], None] | None = change
+        super().__init__(cache)
+
+    @property  # type: ignore[override]
+    def progress(self) -> tuple[int, int]:
+        return self._progress
+
+    @progress.setter
+    def progress(self, now: tuple[int, int]) -> None:
+        self._progress = now
+        if now[0] and self._change:
+            change, self._change = self._change, None
+            change()
+
+
+def shorter(path: Path) -> None:
+    path.chmod(0o644)
+    os.truncate(path, 1000)
+
+
+def longer(path: Path) -> None:
+    path.chmod(0o644)
+    with path.open("ab") as file:
+        file.write(b"more" * 1000)
+
+
+def other(path: Path) -> None:
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"other")
+    os.utime(path, ns=(0, 0))
+
+
+BIG = os.urandom(3_000_000)
+CHANGES = (shorter, longer, other)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "in the commit"])
+async def test_a_file_of_the_checkpoint_that_changes_while_it_is_sent_is_damaged(
+    hub: TestHub, where: Where, run: RunFolder, tmp_path: Path, change: Callable[[Path], None], apart: bool
+) -> None:
+    path = put_files(run, 500, {"w.bin": BIG, "t.txt": b"text " * 100_000})
+    hub.large_above = 10 << 20
+    victim = path / ("w.bin" if apart else "t.txt")
+    call = Meanwhile(tmp_path / "cache", lambda: change(victim))
+    with pytest.raises(Trouble) as damaged:
+        await call(send_job(where, run, "step_00000500"))
+    if damaged.value.code != "damaged":  # it may have been seen when it was too late for this try
+        assert damaged.value.kind != "permanent"
+        with pytest.raises(Trouble) as damaged:
+            await call(send_job(where, run, "step_00000500"))
+    assert damaged.value.code == "damaged"
+    assert hub.repo(REPO).tags == {}
+
+
+@pytest.mark.parametrize("change", [*CHANGES, Path.unlink])
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "in the commit"])
+async def test_a_rollout_that_changes_while_it_is_sent_stays_behind(
+    hub: TestHub, where: Where, run: RunFolder, tmp_path: Path, change: Callable[[Path], None], apart: bool
+) -> None:
+    put(run, 1, 500)
+    hub.large_above = 10 << 20
+    rollouts = {name: tmp_path / name for name in ("a.bin", "b.bin", "c.jsonl", "d.jsonl")}
+    for path in rollouts.values():
+        path.write_bytes(BIG if path.suffix == ".bin" else b"{}\n" * 100_000)
+    victim = rollouts["b.bin" if apart else "d.jsonl"]
+    beside = [Beside(f"rollouts/{name}", file=str(path)) for name, path in rollouts.items()]
+    job = send_job(where, run, "step_00000500")
+    job = msgspec.structs.replace(job, beside=[*job.beside, *beside], threads=1)
+    call = Meanwhile(tmp_path / "cache", lambda: change(victim))
+    sent = await call(job)
+    assert hub.verify(REPO) == []
+    there = {path for path in hub.files(REPO, sent.tag) if path.startswith("rollouts/")}
+    assert there == {f"rollouts/{name}" for name, path in rollouts.items() if path != victim}
+    assert victim.name in sent.remark
+
+
+async def test_what_the_storage_takes_nothing_of_beside_a_checkpoint_stays_behind(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, tmp_path: Path
+) -> None:
+    put(run, 1, 500)
+    (tmp_path / "a.bin").write_bytes(BIG)
+    job = send_job(where, run, "step_00000500")
+    job = msgspec.structs.replace(job, beside=[*job.beside, Beside("rollouts/a.bin", file=str(tmp_path / "a.bin"))])
+    hub.fault(Fault.quota(skip=1))
+    sent = await call(job)
+    assert hub.verify(REPO) == []
+    assert "rollouts/a.bin" not in hub.files(REPO, sent.tag)
+    assert "rollouts/a.bin" in sent.remark
+
+
+async def test_much_text_goes_apart_and_more_of_it_beside_waits_for_the_next(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "IN_COMMIT", 100_000)
+    hub.large_above = 10 << 20
+    put_files(run, 500, {f"{number}.txt": b"%d" % number * 30_000 for number in range(6)})
+    for number in range(5):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"%d\n" % number * 20_000)
+    beside = [Beside(f"rollouts/{number}.jsonl", file=str(tmp_path / f"{number}.jsonl")) for number in range(5)]
+    job = send_job(where, run, "step_00000500")
+    sent = await call(msgspec.structs.replace(job, beside=[*job.beside, *beside]))
+    assert hub.verify(REPO) == []
+    (commit,) = hub.asked("commit")
+    assert commit.received < 150_000
+    tree = hub.repo(REPO).resolve(sent.tag).tree
+    assert any(entry.lfs for path, entry in tree.items() if path.endswith(".txt"))
+    assert not any(path.startswith("rollouts/") for path in tree)
+    assert "5 files" in sent.remark
+    put(run, 1, 600)
+    job = send_job(where, run, "step_00000600")
+    sent = await call(msgspec.structs.replace(job, beside=[*job.beside, *beside]))
+    some = {path for path in hub.files(REPO, sent.tag) if path.startswith("rollouts/")}
+    assert some == {"rollouts/0.jsonl", "rollouts/1.jsonl"}
+    put(run, 1, 700)
+    job = send_job(where, run, "step_00000700")
+    sent = await call(msgspec.structs.replace(job, beside=[*job.beside, *beside]))
+    assert len([path for path in hub.files(REPO, sent.tag) if path.startswith("rollouts/")]) == 4
+
+
+async def test_much_text_takes_no_memory(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, tmp_path: Path
+) -> None:
+    hub.large_above = 10 << 20
+    put_files(run, 500, {f"{number}.txt": b"%d" % (number % 10) * 4_000_000 for number in range(12)})
+    for number in range(60):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"%d\n" % number * 100_000)
+    beside = [Beside(f"rollouts/{number}.jsonl", file=str(tmp_path / f"{number}.jsonl")) for number in range(60)]
+    job = send_job(where, run, "step_00000500")
+    job = msgspec.structs.replace(job, beside=[*job.beside, *beside])
+    call.real = True
+    with most_memory_of_children() as most:
+        await call(job)
+    assert hub.verify(REPO) == []
+    assert most() < 100e6, "of which 45e6 are Python with what it imports"
+
+
+async def test_the_same_content_goes_once_however_many_files_have_it(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library asks what is there of so many files at a time, of all of them before it sends the first."""
+    hub.large_above = 10 << 20
+    monkeypatch.setattr("huggingface_hub._commit_api.UPLOAD_BATCH_MAX_NUM_FILES", 4)
+    put_files(run, 500, {f"{number}.bin": b"\0same" * 200 for number in range(20)} | {"z.bin": BIG})
+    await call(send_job(where, run, "step_00000500"))
+    assert hub.verify(REPO) == []
+    assert len(hub.asked("lfs-put")) == 2
+    assert not hub.resent()

@@ -40,16 +40,19 @@ class Body:
         self._lines = lines
         self.last: Callable[[], None] = lambda: None
         """Called before the last of it goes; what it raises ends the request."""
+        self.hear: Callable[[int, int], None] = lambda done, total: None
 
     @property
     def size(self) -> int:
         return sum(len(line) if isinstance(line, bytes) else _length(line) for line in self._lines)
 
     def __iter__(self) -> Iterator[bytes]:
-        held = b""
+        held, done, size = b"", 0, self.size
         for chunk in self._chunks():
             if len(held) >= PIECE:
                 yield held
+                done += len(held)
+                self.hear(done, size)
                 held = b""
             held += chunk
         self.last()

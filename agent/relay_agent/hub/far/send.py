@@ -7,6 +7,7 @@ are one request each. Where the answer to one is lost, what the repository holds
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_a
 from relay_agent.hub.protocol import Send, Sent
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
+from relaytui.wire.text import counted
 
+MOST_BESIDE = 1 << 30
+"""Bytes of large files that go beside one checkpoint, at most."""
+WAITS = "more than goes with one checkpoint; the next ones take it along"
 BACKOFF = Backoff(tries=5, first=1.0, longest=4.0)
 """Of commits, where somebody else's come between, or no answer comes."""
 
@@ -52,6 +57,8 @@ class _Sending:
         """What goes beside it, and may stay behind."""
         self._left: dict[str, str] = {}
         """What did, by its path, and why."""
+        self._looks: dict[str, object] = {}
+        """Of the files among them, as they were when they were looked at."""
         self._with_card = False
         self._no: Exception | None = None
 
@@ -167,15 +174,16 @@ class _Sending:
             (self._adds if add.path_in_repo == layout.RUN else self._more).append(add)
         self._tell.phase("uploading")
         self._see_ways()
+        self._see_room()
         total = sum(add.upload_info.size for add in (*self._adds, *self._more))
         self._sent.hear = lambda done: self._tell.progress(min(done, total), total)
         try:
             self._send(self._adds)
         except Exception as error:
-            if told(error, self._job).code in ("refused_by_hub", "unknown"):
+            if told(error, self._job).code in ("refused_by_hub", "bad_endpoint", "unknown"):
                 self._see_own_whole()
             raise
-        self._send(self._more)
+        self._send_more()
         self._tell.progress(total, total)
         for add, entry in zip(self._adds, self._files, strict=False):
             if add._upload_mode == "lfs" and add.upload_info.sha256.hex() != entry.sha256:
@@ -194,8 +202,37 @@ class _Sending:
         for add in [add for add in self._more if add._should_ignore]:
             self._leave(add.path_in_repo, "the repository's .gitignore names it")
 
+    def _see_room(self) -> None:
+        """Journals are few, and each time the same; other files come one after the other, with one checkpoint each."""
+        journals = [add for add in self._more if add.path_in_repo.startswith(layout.OURS)]
+        room, apart = upload.lighten([*self._adds, *journals]), MOST_BESIDE
+        for add in [add for add in self._more if add not in journals]:
+            size = add.upload_info.size
+            if size <= (room if add._upload_mode == "regular" else apart):
+                room, apart = (room - size, apart) if add._upload_mode == "regular" else (room, apart - size)
+            else:
+                self._leave(add.path_in_repo, WAITS)
+
     def _send(self, adds: list[CommitOperationAdd]) -> None:
         upload.send(self._api, self._sent, self._repo, adds, self._job.threads)
+
+    def _send_more(self) -> None:
+        while apart := [add for add in self._more if add._upload_mode == "lfs"]:
+            try:
+                self._send(apart)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the checkpoint goes
+                if not self._leave_changed(apart):
+                    for add in apart:
+                        self._leave(add.path_in_repo, told(error, self._job).words)
+            else:
+                return
+
+    def _leave_changed(self, adds: list[CommitOperationAdd]) -> bool:
+        """Whether there are such among these."""
+        changed = [add for add in adds if self._looks.get(add.path_in_repo) != look(add.path_or_fileobj)]
+        for add in changed:
+            self._leave(add.path_in_repo, "it changed while it was sent")
+        return bool(changed)
 
     def _leave(self, path: str, why: str) -> None:
         """An extra stays behind, whatever is wrong with it."""
@@ -204,7 +241,11 @@ class _Sending:
 
     @property
     def _remark(self) -> str:
-        return "; ".join(f"{path} stays as it is there: {why}" for path, why in self._left.items())
+        paths: dict[str, list[str]] = {}
+        for path, why in self._left.items():
+            paths.setdefault(why, []).append(path)
+        which = {why: some[0] if len(some) == 1 else counted(len(some), "file") for why, some in paths.items()}
+        return "; ".join(f"{words} left out: {why}" for why, words in which.items())
 
     def _add(self, entry: FileEntry) -> CommitOperationAdd:
         path = Path(self._job.folder) / entry.path
@@ -219,7 +260,13 @@ class _Sending:
 
     def _beside(self, there: dict[str, File]) -> list[CommitOperationAdd]:
         found = [(each.path, content(each, there)) for each in self._job.beside]
-        return [CommitOperationAdd(path, each) for path, each in found if each is not None]
+        adds = []
+        for path, each in found:
+            with suppress(OSError, ValueError):  # it may have vanished since
+                if each is not None:
+                    self._looks[path] = look(each)  # before its size is taken
+                    adds.append(CommitOperationAdd(path, each))
+        return adds
 
     # -- the commit ------------------------------------------------------------------------------------------------
 
@@ -231,13 +278,18 @@ class _Sending:
             if body is None:
                 return head
             self._see_private()  # once more: sending may have taken hours
-            body.last = self._still
+            body.last, body.hear = self._still, self._tell.progress
             self._permit()
             try:
                 revision = commit.post(self._api, self._repo, body)
             except Exception as error:
                 if error is self._no:
                     raise
+                if isinstance(error, commit.Changed):
+                    if not self._leave_changed(self._more):
+                        self._see_own_whole()
+                        raise
+                    continue
                 why = told(error, self._job)
                 if why.code == "refused_by_hub" and self._with_card:
                     self._leave(layout.CARD, f"the Hub does not take it: {why.words}")
@@ -269,6 +321,7 @@ class _Sending:
                 raise
 
     def _body(self, head: Head) -> commit.Body | None:
+        self._leave_changed(self._more)
         adds = [*self._adds, *self._more]
         there = files_at(self._api, self._repo, head.sha)
         new = {add.path_in_repo for add in adds}
@@ -306,6 +359,17 @@ class _Sending:
                 raise Trouble("tag_taken", f"the tag {tag} is on another commit since", "transient") from None
             raise
         self._tell.at("tagged")
+
+
+def look(at: object) -> object:
+    """Of a file, what tells that it was written since; None for what is in memory."""
+    if not isinstance(at, str | Path):
+        return None
+    try:
+        found = Path(at).stat()
+    except OSError:
+        return "gone"
+    return found.st_size, found.st_mtime_ns
 
 
 def _holds(found: File | None, data: Any) -> bool:

@@ -16,6 +16,8 @@ from relay_agent.sending.trouble import Trouble
 
 ASKED_AGAIN = 5
 """Times that the Hub is asked what it has before a file is sent again; then it is the library's affair."""
+IN_COMMIT = 32 << 20
+"""Bytes of texts that one commit carries in itself, at most: it is one request, and each file of it may be 10 MB."""
 AT_ONCE = 256
 """Files that the Hub tells the way of in one answer, at most."""
 
@@ -45,6 +47,17 @@ def see_ways(api: Any, repo: str, adds: Sequence[CommitOperationAdd]) -> None:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             words = f"what answers at {api.endpoint} is not the Hub: a login page of the network, or a proxy?"
             raise Trouble("no_hub", f"{words} ({type(error).__name__})", "unknown") from None
+
+
+def lighten(adds: Sequence[CommitOperationAdd]) -> int:
+    """The largest texts go apart, too, where they are more than a commit carries. Bytes that it carries still."""
+    room = IN_COMMIT
+    for add in sorted((add for add in adds if add._upload_mode == "regular"), key=lambda add: add.upload_info.size):
+        if room < add.upload_info.size:
+            add._upload_mode = "lfs"
+        else:
+            room -= add.upload_info.size
+    return room
 
 
 def send(api: Any, sent: Sent, repo: str, adds: Sequence[CommitOperationAdd], threads: int) -> None:
