@@ -81,8 +81,8 @@ def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:
         ("RETRIES: -1", ["RETRIES", "0 is none"]),
         ("RETRIES: 1.5", ["RETRIES", "a whole number up to 1000"]),
         ("RETRY_BACKOFF: soon", ["RETRY_BACKOFF", "a plain number of seconds"]),
-        ("RETRY_ON: [crash, oom]", ["RETRY_ON", "should be endings, one or more of", "cuda_oom"]),
-        ("NO_RETRY_ON: completed", ["NO_RETRY_ON", "should be endings"]),
+        ("RETRY_ON: [crash, oom]", ["RETRY_ON", "should be one or more of these endings: ", "cuda_oom"]),
+        ("NO_RETRY_ON: completed", ["NO_RETRY_ON", "these endings"]),
         ("NO_RETRY_ON: {crash: 1}", ["NO_RETRY_ON", "should be text"]),
         ("HF_DRY_RUN: maybe", ["HF_DRY_RUN", "true or false", "maybe"]),
         ("HF_DRY_RUN: 1", ["HF_DRY_RUN"]),
@@ -97,9 +97,10 @@ def test_the_example_file_is_valid_and_knows_every_key(tmp_path: Path) -> None:
         ("COMMANDER_URL: ftp://a", ["COMMANDER_URL"]),
         ("COMMANDER_URL: http://a:1/path", ["COMMANDER_URL"]),
         ("COMMANDER_URL: http://a:999999", ["COMMANDER_URL"]),
-        ("- a\n- b", ["KEY: value"]),
+        ("- a\n- b", ["`KEY: value` lines, without a dash before them"]),
+        ("STALL_STEP: 10m", ["it means: seconds without a new step before the trainer counts as stalled"]),
         ("a: b: c", ["is not YAML", "line 1"]),
-        ("a: !!python/object/apply:os.system [id]", ["is not YAML"]),
+        ("a: !!python/object/apply:os.system [id]", ["is not plain YAML"]),
         ("RUN_ID: \"a\\u0007b\"", ["RUN_ID", "control character"]),
         ("\x00", ["is not YAML"]),
     ],
@@ -288,7 +289,7 @@ def test_a_file_that_is_no_file_is_refused_unread(tmp_path: Path) -> None:
         (tmp_path, "directory"),
         (tmp_path / "big", "over 1 MiB"),
         (Path("/" + "a" * 3000), "too long"),
-        (Path("a\udc80\0"), "is no path"),
+        (Path("a\udc80\0"), "is no path that can be opened"),
     ):
         assert words in refused(URL, path)
 

@@ -180,7 +180,7 @@ def test_the_command_is_not_tried_and_where_it_would_run_is_said(
     report = json.loads(done.stdout)
     (launcher,) = (check for check in report["checks"] if check["what"] == "launcher")
     assert launcher["level"] == level
-    assert f"SLIME_SFT_CMD is for bash in {Path.cwd()}; the command itself was not tried" in launcher["why"]
+    assert f"SLIME_SFT_CMD will be run by bash in {Path.cwd()}; it was not tried here" in launcher["why"]
     assert missing in launcher["why"]
     assert bool(launcher.get("todo")) is bool(missing)
     assert done.returncode == report["exit_code"] == (2 if level == "fail" else 0)
@@ -259,7 +259,7 @@ def test_a_volume_whose_name_a_shell_would_split_is_said(commander: Rig, tmp_pat
         report = json.loads(doctor(commander, "--json", RELAY_L1_ROOT=str(root), TRAIN_CMD=command).stdout)
         return [check["todo"] for check in report["checks"] if check["what"] == "resume"]
 
-    assert told("exec true $RELAY_RESUME_ARGS") == ['use "$@" in its place']
+    assert told("exec true $RELAY_RESUME_ARGS") == ['write "$@" instead of $RELAY_RESUME_ARGS']
     assert told('exec true "$@"') == []
 
 

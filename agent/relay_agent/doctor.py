@@ -129,13 +129,13 @@ def _launcher(settings: Settings) -> Check:
     except RelayError as error:
         return _fail("launcher", error)
     if trouble := exec_trouble(launch, os.environ):
-        hint = "a launcher needs a first line such as #!/usr/bin/env bash, and that program on PATH"
+        hint = "its first line should be such as #!/usr/bin/env bash, and that program should be on PATH"
         return _fail("launcher", RelayError("launcher_not_startable", trouble, hint, exit_code=Exit.USAGE))
     if example := assumed.example_trainer(launch):
         return _warn("launcher", *example)
     if len(launch.argv) == 1:
         return _ok("launcher", launch.argv[0])
-    untried = f"{launch.name} is for bash in {_here()}; the command itself was not tried"
+    untried = f"{launch.name} will be run by bash in {_here()}; it was not tried here"
     if gone := missing(launch.argv[-1]):
         why, todo = f"{untried}, and {gone.words}", "name it as it is there, or put it there before the agent starts"
         if gone.certain:
@@ -149,8 +149,8 @@ def _words(settings: Settings) -> Iterator[Check]:
     command = settings.train_cmd + settings.slime_sft_cmd + settings.slime_rl_cmd
     root = str(settings.l1_root)
     if shlex.quote(root) != root and _BARE.search(command) and "eval" not in command:
-        why = f"{_short(settings.l1_root)} is not one word to a shell, and $RELAY_RESUME_ARGS would fall apart at it"
-        yield _warn("resume", why, 'use "$@" in its place')
+        why = f"a shell splits $RELAY_RESUME_ARGS at what is special in RELAY_L1_ROOT ({_short(settings.l1_root)})"
+        yield _warn("resume", why, 'write "$@" instead of $RELAY_RESUME_ARGS')
 
 
 def _place(settings: Settings) -> Iterator[Check]:
@@ -164,7 +164,7 @@ def _here() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        return "a folder that is not there any more"
+        return "a folder that does not exist any more"
 
 
 def _volume(settings: Settings) -> list[Check]:
@@ -189,7 +189,7 @@ def _volume(settings: Settings) -> list[Check]:
         checks.append(
             _warn(
                 "mount",
-                f"{root} is on the pod's own disk, which goes when the pod goes",
+                f"{root} is on the pod's own disk: checkpoints there are lost when the pod goes",
                 "mount a volume there unless this machine keeps its disk",
             )
         )
@@ -205,7 +205,11 @@ def _volume(settings: Settings) -> list[Check]:
             )
             checks.append(_fail("volume", lacks))
         else:
-            checks.append(_warn("volume", f"no {each.name} ({each.detail})", "Relay does without it"))
+            checks.append(
+                _warn(
+                    "volume", f"{root} cannot do this: {each.name} ({each.detail})", "nothing: Relay works without it"
+                )
+            )
     return checks
 
 
@@ -290,7 +294,8 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         yield _warn(
             "secret",
             f"RELAY_SHARED_SECRET has {counted(length, 'character')}, and whoever reaches the commander may guess it",
-            "leave it unset there and give pods what `relay-tui token worker` prints, or set 32 random characters",
+            "start the commander without it and give pods what `relay-tui token worker` prints, or set 32 random "
+            "characters on both",
         )
     if not settings.commander_url:
         return  # said already
@@ -320,7 +325,7 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         yield _warn(
             "clock",
             f"the commander's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this pod's",
-            "set both by NTP; leases do not depend on it, times shown do",
+            "set both clocks by NTP; leases do not depend on them, but the times shown do",
         )
     else:
         yield _ok("clock", f"within {abs(skew):.1f} s of the commander's")
@@ -341,7 +346,9 @@ def lease_checks(settings: Settings, who: Whoami) -> Iterator[Check]:
         yield _fail("lease", short)
     elif words := shortened(who.lease_seconds, settings.stop_grace):
         least = math.ceil(settings.stop_grace / STOP_PART)
-        yield _warn("lease", words, f"a commander with --lease-seconds {least} or more leaves all of them")
+        yield _warn(
+            "lease", words, f"start the commander with --lease-seconds {least} or more to leave the trainer all of them"
+        )
 
 
 def _version() -> str:

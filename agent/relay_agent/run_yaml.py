@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_agent.values import Figure
-from relay_agent.yaml_words import in_words
+from relay_agent.yaml_words import NO_COLON, first_without_colon, in_words
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.variables import COMMANDERS, PREFIX, THERE, TRAINERS, nearest
 
@@ -40,7 +40,7 @@ def read(
                 raise _unusable(path, "is not a plain file")
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
-            raise _unusable(path, "is over 1 MiB, so it is no run.yaml")
+            raise _unusable(path, "is over 1 MiB, and cannot be a run.yaml")
     except FileNotFoundError:
         if named:
             raise _unusable(path, "does not exist") from None
@@ -48,11 +48,13 @@ def read(
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None
     except ValueError:
-        raise _unusable(path, "is no path") from None
+        raise _unusable(path, "is no path that can be opened") from None
     found: dict[str, tuple[str, object]] = {}
     for line, name, value in _pairs(path, data):
         if not isinstance(name, str):
-            raise _unusable(path, f"has a key in line {line} that is no word")
+            raise _unusable(
+                path, f"has a key in line {line} that is not a plain word, but a number, a list or something else"
+            )
         key = spellings.get(name)
         if key is None:
             troubles.append(_unknown(path, name, line, spellings))
@@ -80,7 +82,11 @@ def _unknown(path: Path, name: str, line: int, spellings: Mapping[str, str]) -> 
         what, hint = "", "`relay-agent example` prints every key"
     # A colon without a space makes one word of a key and its value, and braces make a key of a value.
     said = _KEY_LIKE.fullmatch(name) or (near and _WORD.fullmatch(name))
-    what = what or (f"there is no key {name!a}" if said else f"what stands before the colon in line {line} is no key")
+    what = what or (
+        f"there is no key {name!a}"
+        if said
+        else f"what stands before the colon in line {line} is not a key of a run.yaml"
+    )
     return RelayError("unknown_key", f"{path}: {what}", hint, exit_code=Exit.USAGE)
 
 
@@ -101,15 +107,14 @@ def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
         for number, token in enumerate(yaml.scan(data, Loader=yaml.SafeLoader)):
             if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
                 line = token.start_mark.line + 1
-                words = "a value that begins with & or * is a YAML alias; put the value in quotes"
-                raise _unusable(path, f"is not YAML as a run.yaml has it in line {line}: {words}")
+                words = "to YAML a value that begins with & or * is an alias; put the value in quotes"
+                raise _unusable(path, f"is not plain YAML in line {line}: {words}")
             if isinstance(token, yaml.TagToken | yaml.DirectiveToken):
                 line = token.start_mark.line + 1
-                raise _unusable(
-                    path, f"is not YAML as a run.yaml has it: a tag (!) in line {line}; put the value in quotes"
-                )
+                words = "to YAML a value that begins with ! is a tag, and a line that begins with % a directive"
+                raise _unusable(path, f"is not plain YAML in line {line}: {words}; put the value in quotes")
             if number > MAX_TOKENS:
-                raise _unusable(path, "holds more than the keys of a run.yaml")
+                raise _unusable(path, "is far longer than a run.yaml, which has one `KEY: value` line for each setting")
         loader = yaml.SafeLoader(data)
         try:
             node = loader.get_single_node()
@@ -117,8 +122,10 @@ def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
                 if data.strip() and b"#" not in data:  # a byte order mark, of a file that was cut off
                     raise _unusable(path, "holds no `KEY: value` line, though it is not empty")
                 return []
+            if isinstance(node, yaml.ScalarNode):
+                raise _unusable(path, f"is not YAML in line {node.start_mark.line + 1}: {NO_COLON}")
             if not isinstance(node, yaml.MappingNode):
-                raise _unusable(path, "should be a list of `KEY: value` lines")
+                raise _unusable(path, "should hold `KEY: value` lines, without a dash before them")
             return [
                 (key.start_mark.line + 1, _read(path, loader, key), _read(path, loader, value))
                 for key, value in node.value
@@ -127,7 +134,9 @@ def _pairs(path: Path, data: bytes) -> list[tuple[int, object, object]]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         begun, noticed = (mark.line if mark else None for mark in (error.context_mark, error.problem_mark))
-        line, words = in_words(str(error.context or ""), str(error.problem or ""), begun, noticed)
+        line, words = in_words(
+            str(error.context or ""), str(error.problem or ""), begun, noticed, first_without_colon(data)
+        )
         raise _unusable(path, f"is not YAML{f' in line {line}' if line else ''}: {words}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _unusable(path, f"is not YAML: {' '.join(str(error).split())[:200]}") from None
@@ -141,7 +150,7 @@ def _read(path: Path, loader: Any, node: Any) -> object:
     except Exception:  # noqa: BLE001 - a constructor raises what comes, such as for a date that is none
         line = node.start_mark.line + 1
         raise _unusable(
-            path, f"has something in line {line} that is not what it looks like: put it in quotes"
+            path, f"has something in line {line} that looks like a date or a number and is none: put it in quotes"
         ) from None
 
 
@@ -149,7 +158,7 @@ def _unusable(path: Path, what: str) -> RelayError:
     return RelayError(
         "bad_config_file",
         f"{_printable(path)} {what}",
-        f"{CONFIG_VARIABLE} names the file; `relay-agent example` prints one",
+        f"{CONFIG_VARIABLE} names the file; `relay-agent example` prints one to begin with",
         exit_code=Exit.USAGE,
     )
 

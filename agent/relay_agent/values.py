@@ -119,7 +119,7 @@ def some_endings(value: object) -> tuple[str, ...]:
     words = value if isinstance(value, list) else re.split(r"[\s,]+", a_text(value))
     found = tuple(a_word(word) for word in words if word)
     if any(name not in CAN_BE_SET for name in found):
-        raise Bad(f"should be endings, one or more of {', '.join(CAN_BE_SET)}")
+        raise Bad(f"should be one or more of these endings: {', '.join(CAN_BE_SET)}")
     return found
 
 
@@ -144,7 +144,7 @@ def a_path(value: object) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise Bad("begins with ~ and a user that does not exist") from None
+        raise Bad("begins with ~ and the name of a user that does not exist here") from None
 
 
 def a_kind(value: object) -> str:
@@ -160,7 +160,7 @@ def a_kind(value: object) -> str:
 def a_best(value: object) -> Best:
     best = Best.parse(a_word(value))
     if best is None:
-        raise Bad("should be a metric's name, with - before it (or max behind it) where the highest is the best")
+        raise Bad("should be a metric's name: eval_loss where the lowest is the best, -reward where the highest is")
     return best
 
 
