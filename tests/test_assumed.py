@@ -4,6 +4,7 @@ and in an agent's first lines."""
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -85,6 +86,18 @@ def test_the_example_trainer_is_called_that(mode: str) -> None:
     assert "trains the small example model that comes with Relay (char_lm)" in remark.why
     assert "TRAIN_CMD" in remark.todo
     assert example_trainer(find_launch(load({**SET, "MODE": mode}))) is None
+
+
+def test_the_pod_of_the_readme_is_one_of_which_nothing_is_said() -> None:
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    lines = [line.strip() for line in readme.splitlines() if line.startswith("    export ")]
+    words = [word for line in lines for word in shlex.split(line, comments=True)[1:]]
+    environ = dict(word.split("=", 1) for word in words if not word.startswith("PATH="))
+    environ["RELAY_SHARED_SECRET"] = "what-the-file-holds"
+    settings = load(environ)
+    assert settings.train_cmd, "its trainer is a plain one"
+    assert not settings.slime_sft_cmd
+    assert list(remarks(settings, environ)) == []
 
 
 def test_an_agent_says_it_before_all_else(tmp_path: Path) -> None:
