@@ -12,15 +12,16 @@ import httpx2
 import pytest
 from aiohttp import web
 from checkpoint_kit import RUN, mine, put, stage
-from hub_pull_kit import pull_job, shelve
+from hub_pull_kit import listed, pull_job, shelve
 from hub_sync_kit import Calls, send_job
 from huggingface_hub.errors import HfHubHTTPError
 from msgspec.structs import replace
 
 from relay_agent import secret_words
-from relay_agent.checkpoints.manifest import read
+from relay_agent.checkpoints.manifest import Manifest, decode, read
 from relay_agent.checkpoints.publish import publish
 from relay_agent.hub import layout
+from relay_agent.hub.far import list_steps, remote
 from relay_agent.hub.far.failures import from_storage, told
 from relay_agent.hub.protocol import Check, Checked, Listed, ListSteps, Pulled, Where
 from relay_agent.sending.trouble import Trouble
@@ -226,6 +227,38 @@ async def test_what_is_packed_once_is_read(where: Where, call: Calls) -> None:
     body = packed(b'{"branches": [], "converts": [], "tags": []}')
     async with answering(200, body, **{"Content-Encoding": "gzip"}) as url:
         assert (await call(ListSteps(replace(where, endpoint=url)), Listed)).steps == []
+
+
+async def test_large_manifests_are_read_one_at_a_time(
+    hub: TestHub, saved: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (600, 700, 800):
+        put(saved, 1, step)
+    for name in ("step_00000500", "step_00000600", "step_00000700", "step_00000800"):
+        shelve(hub, saved, name)
+    alone: list[bool] = []
+
+    def seen(data: bytes) -> Manifest:
+        alone.append(list_steps._LARGE.locked())
+        return decode(data)
+
+    monkeypatch.setattr(list_steps, "decode", seen)
+    monkeypatch.setattr(list_steps, "SMALL", 10)
+    assert {step.trouble for step in (await listed(hub)).values()} == {""}
+    assert alone == [True] * 4
+    monkeypatch.setattr(list_steps, "MOST", 1)
+    assert {step.trouble for step in (await listed(hub)).values()} == {"its manifest lists more than 1 files"}
+
+
+async def test_a_repository_that_lists_files_without_end_is_left_alone(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await call(send_job(where, saved, NAME))
+    monkeypatch.setattr(remote, "MOST_FILES", 2)
+    put(saved, 1, 600)
+    with pytest.raises(Trouble, match="lists files without end") as endless:
+        await call(send_job(where, saved, "step_00000600"))
+    assert (endless.value.code, endless.value.kind) == ("endless", "transient")
 
 
 # -- what the library refuses itself -----------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from relay_agent.checkpoints.manifest import MAX_BYTES, Torn, decode
 from relay_agent.checkpoints.receiving import refuse_foreign
+from relay_agent.checkpoints.tree import MOST
 from relay_agent.hub import layout
 from relay_agent.hub.far.check import read
 from relay_agent.hub.far.client import connect
@@ -19,6 +21,9 @@ from relay_agent.sending.trouble import Trouble
 
 MAX_TAGS = 5_000
 """More than a run of years leaves; each costs a request."""
+SMALL = 2 << 20
+"""Bytes of a manifest, of which several are read at once; of larger ones it is one at a time."""
+_LARGE = Lock()
 
 
 def work(job: ListSteps, tell: Any) -> Listed:
@@ -52,21 +57,27 @@ def steps_of(api: Any, repo: str, tell: Any, threads: int = 4) -> list[Step]:
 
 def _step(api: Any, repo: str, tag: str, commit: str) -> Step:
     try:
-        data = _manifest(api, repo, commit)
+        return _read(api, repo, tag, commit, SMALL)
+    except Trouble as trouble:
+        if trouble.code != "too_large":
+            raise
+    with _LARGE:
+        return _read(api, repo, tag, commit, MAX_BYTES)
+
+
+def _read(api: Any, repo: str, tag: str, commit: str, limit: int) -> Step:
+    try:
+        data = read(api, repo, layout.MANIFEST_PATH, commit, limit)
+        if data is None:
+            raise Torn("it has no manifest")
+        if data.count(b'"sha256"') > MOST:  # of what is never taken nothing is made
+            raise Torn(f"its manifest lists more than {MOST:,} files")
         manifest = decode(data)
         refuse_foreign(manifest)
     except Torn as torn:
         return Step(tag, commit, torn.reason)
-    return Step.of(tag, commit, manifest, hashlib.sha256(data).hexdigest())
-
-
-def _manifest(api: Any, repo: str, commit: str) -> bytes:
-    try:
-        data = read(api, repo, layout.MANIFEST_PATH, commit, MAX_BYTES)
     except Trouble as trouble:
-        if trouble.code != "too_large":
+        if trouble.code != "too_large" or limit < MAX_BYTES:
             raise
-        raise Torn(trouble.words) from None
-    if data is None:
-        raise Torn("it has no manifest")
-    return data
+        return Step(tag, commit, trouble.words)
+    return Step.of(tag, commit, manifest, hashlib.sha256(data).hexdigest())

@@ -14,6 +14,9 @@ from relay_agent.hub import layout
 from relay_agent.hub.far.check import read, see_run
 from relay_agent.sending.trouble import Trouble
 
+MOST_FILES = 300_000
+"""In a repository, folders too; the Hub advises 100,000 at most."""
+
 
 @dataclass(frozen=True)
 class File:
@@ -65,7 +68,9 @@ def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
     copy of it that is behind says so of one that is there."""
     found: dict[str, File] = {}
     try:
-        for entry in api.list_repo_tree(repo, revision=revision, recursive=True):
+        for number, entry in enumerate(api.list_repo_tree(repo, revision=revision, recursive=True)):
+            if number >= MOST_FILES:
+                raise Trouble("endless", f"{repo} lists files without end, or over {MOST_FILES:,}", "transient")
             if isinstance(entry, RepoFile):
                 sha = entry.lfs.sha256 if entry.lfs else None
                 found[entry.path] = File(entry.size, entry.blob_id, sha)
