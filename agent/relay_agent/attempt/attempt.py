@@ -25,7 +25,7 @@ from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.publisher import Publisher
-from relay_agent.checkpoints.resume import Resume, is_fork
+from relay_agent.checkpoints.resume import Resume, floor, is_fork
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import Settings
@@ -205,7 +205,8 @@ class Attempt:
         trainer = Supervised(self._folder.log(self.epoch), follower.feed, follower.skip)
         trainer.on_unheard = follower.hear_no_more
         taking = self._taking(follower)
-        publisher = self._publisher(step, name, follower, taking, bool(resume and resume.forked))
+        least = await asyncio.to_thread(floor, self._folder, name)
+        publisher = self._publisher(step, name, follower, taking, bool(resume and resume.forked), least)
         try:
             handed = await taking.prepare(resume)
         except Cancelled:
@@ -222,7 +223,9 @@ class Attempt:
         note = rejoining.note
         follower = self._follower(note.resume_step)
         forked = await asyncio.to_thread(is_fork, self._folder, note.resume)
-        publisher = self._publisher(note.resume_step, note.resume, follower, self._taking(follower), forked)
+        least = await asyncio.to_thread(floor, self._folder, note.resume)
+        taking = self._taking(follower)
+        publisher = self._publisher(note.resume_step, note.resume, follower, taking, forked, least)
         log = self._folder.log(self.epoch)
         self._first_line = note.line
         mark = known_to(self._holding.spool.telemetry.mark, note.line)
@@ -255,6 +258,7 @@ class Attempt:
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
             publisher.torn, lines=lines, oom=trainer.oom, prints=self._retries.prints,
             completed=self._retries.completed, signalled=trainer.signalled,
+            ignored=self._resumed.ignored,
         )  # fmt: skip
         return replace(verdict, message="; ".join(filter(None, (verdict.message, trainer.unheard))))
 
@@ -341,10 +345,10 @@ class Attempt:
         return Follower(progress_of(self._settings, step), self._clock, report, note, wake)
 
     def _publisher(
-        self, step: int, name: str | None, follower: Follower, taking: Taking, forked: bool
+        self, step: int, name: str | None, follower: Follower, taking: Taking, forked: bool, least: int | None
     ) -> Publisher:  # fmt: skip
         base = None if self._settings.counter_restarts else name
-        self._resumed = resumed = Resumed(step, base, self.tell, forked=forked)
+        self._resumed = resumed = Resumed(step, base, self.tell, forked=forked, floor=least)
         publisher = publisher_of(
             self._settings, self._folder, self._launch, self._holding, self.tenure, self._stop, self._clock,
             follower, taking, resumed,

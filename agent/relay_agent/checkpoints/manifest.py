@@ -71,6 +71,7 @@ class Manifest(Struct, frozen=True):
     healthy: bool = True  # False: saved while the loss was nan, inf, diverging, or not known to the end
     marks: bool | None = None  # whether its trainer marks with COMPLETE what is whole; None: nobody knew
     metrics: dict[str, float] = {}  # as they were told last when it was saved; of what pruning goes by
+    heard: bool = False  # it tells no step: this is the last that was heard of when it changed last
     forked_from: Origin | None = None  # of the first one of a fork, which is a copy of that
 
     @property

@@ -50,7 +50,16 @@ class Ready:
     key: Key
     sure: bool  # by its own marks; else because it kept still
     saved_at: int
+    heard: int  # the step that was told last when it was seen to have changed last
     again: bool = False  # one of this name was seen to before
+
+
+class _Still(NamedTuple):
+    """`since`: seconds watched when it was seen first as it lies there. `heard`: the step that was told last then."""
+
+    source: take.Source
+    since: float
+    heard: int
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class OutputWatch:
         self._memory = Memory()
         self._seen: dict[str, Key] | None = None
         self._watching = Watching()
-        self._since: dict[tuple[str, str], tuple[take.Source, float]] = {}  # of those that have to keep still
+        self._since: dict[tuple[str, str], _Still] = {}  # of those that have to keep still
         self._refused: dict[tuple[str, str], tuple[take.Source, str]] = {}  # by its path and its kind
         self._doubts: dict[str, Doubt] = {}
         self._elsewhere: list[Doubt] = []  # where nothing is found: what else lies there
@@ -164,15 +173,17 @@ class OutputWatch:
         candidate = replace(ready.candidate, in_place=True) if again else ready.candidate
         with self._view() as view:
             source = take.gather(view.root, candidate)
+            step = self._step(view, ready)
             try:
                 taken = take.take(
                     view.root,
                     ready.adapter,
                     candidate,
-                    self._step(view, ready),
+                    min(ready.heard, MAX_STEP) if step is None else step,
                     self._staging,
                     atomic=self._atomic,
                     deep=deep or not ready.sure,
+                    heard=step is None,
                     check=check,
                     disk=self._disk,
                 )
@@ -193,7 +204,7 @@ class OutputWatch:
         doubts: dict[str, Doubt] = {}
         damaged: set[str] = set()
         had: set[str] = set()  # whatever another kind misses in it
-        still: dict[tuple[str, str], tuple[take.Source, float]] = {}
+        still: dict[tuple[str, str], _Still] = {}
         for adapter, candidate in adapters.find(view, self._kinds, self._memory):
             path = candidate.path
             key = self._key(view, candidate)
@@ -229,12 +240,13 @@ class OutputWatch:
                 damaged.add(path)
                 continue
             before = self._since.get((path, adapter.name))
-            since = before if before and before[0] == source else (source, self._watching.seconds)
-            still[path, adapter.name] = since
-            found = Ready(adapter, candidate, key, not why, source.saved_at, path in self._seen)
+            if before is None or before.source != source:
+                before = _Still(source, self._watching.seconds, self._step_now())
+            still[path, adapter.name] = before
+            found = Ready(adapter, candidate, key, not why, source.saved_at, before.heard, path in self._seen)
             if not why:
                 ready[path] = found
-            elif self._watching.seconds - since[1] >= self._settle or (
+            elif self._watching.seconds - before.since >= self._settle or (
                 exited == 0 and not self.may_be_cut(candidate.step or 0)
             ):
                 ready.setdefault(path, found)
@@ -253,13 +265,14 @@ class OutputWatch:
             self._look_elsewhere = now + LINKS_EVERY
         return list(ready.values())
 
-    def _step(self, view: View, ready: Ready) -> int:
-        """Where the checkpoint does not tell, the last that was heard of. That can be one too low, and a few off where
-        steps are quick: no line says when it was printed, and some trainers print before they save, others after it. It
-        is not asked for what was printed since: too low costs little, too high looks like a resume that did not take.
+    def _step(self, view: View, ready: Ready) -> int | None:
+        """None: the checkpoint does not tell, and the last that was heard of when it had changed last counts. That can
+        be one too low, and a few off where steps are quick: no line says when it was printed, and some trainers print
+        before they save, others after it. It is not asked for what was printed since: too low costs little, too high
+        hides steps that are lost.
         """
         step = ready.adapter.step(view, ready.candidate)
-        return min(self._step_now(), MAX_STEP) if step is None or not 0 <= step <= MAX_STEP else step
+        return step if step is not None and 0 <= step <= MAX_STEP else None
 
     def _view(self) -> AbstractContextManager[View]:
         return view_of(self.root, adapters.is_checkpoint)

@@ -132,6 +132,7 @@ def publish(
                 healthy=healthy,
                 marks=staged.marks,
                 metrics=dict(metrics),
+                heard=staged.heard,
                 forked_from=forked_from,
             )
             for name in reversed(tree.folders):

@@ -115,6 +115,21 @@ def is_fork(run: RunFolder, name: str | None) -> bool:
         return False
 
 
+def floor(run: RunFolder, name: str | None) -> int | None:
+    """A trainer that was handed the published checkpoint of that name and begins at this step or below began elsewhere;
+    None where nothing tells. One that tells no step itself is of any after the one before it. Blocking."""
+    try:
+        manifest = read(run.ckpt / name, run.run_id).manifest if name is not None else None
+    except Torn:
+        return None
+    if manifest is None:
+        return None
+    if not manifest.heard:
+        return manifest.step - 1
+    before = manifest.base if manifest.base and NAME.match(manifest.base) else "step_1"
+    return min(manifest.step - 1, int(before.split(".")[0].removeprefix("step_")))
+
+
 def is_another(path: Path, run_id: str, manifest: str) -> bool:
     """Whether a checkpoint lies in `path` that is not the one whose manifest has that hash. Not where none reads."""
     try:

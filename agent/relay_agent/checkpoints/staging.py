@@ -61,6 +61,7 @@ class Staged:
     marks: bool | None = None  # whether its trainer marks what is whole; None: nobody knows
     settled: bool = False  # nobody said that it is whole: it only did not change for a while
     adapter: str = STAGING  # the kind of trainer whose it is
+    heard: bool = False  # it tells no step itself
     linked: bool = False  # its files have a second name in the trainer's folder, which is known not to be written to
 
 
@@ -79,6 +80,7 @@ class Mark(Struct, frozen=True):
 
     adapter: Id
     linked: bool = False
+    heard: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ class StagingWatch:
     def _staged(self, name: str, look: _Look) -> Staged:
         step, path = _step(name), self._root / name
         if look.taken:
-            return Staged(step, path, look.saved_at, adapter=look.taken.adapter, linked=look.taken.linked)
+            taken = look.taken
+            return Staged(step, path, look.saved_at, adapter=taken.adapter, heard=taken.heard, linked=taken.linked)
         return Staged(step, path, look.saved_at, self.marks, self._exited is None and not look.marked)
 
     def doubt(self, name: str) -> None:
@@ -295,7 +298,9 @@ def _taken(root: int, name: str, tree: Tree, sealed: Manifest | None) -> Mark | 
     if any(file.path == MARKER and file.size for file in tree.files):
         with suppress(OSError, msgspec.DecodeError), folder(name, dir_fd=root) as fd:
             return msgspec.json.decode(read_file(fd, MARKER, MAX_MARK), type=Mark)
-    return Mark(sealed.adapter) if sealed and sealed.adapter != STAGING and is_id(sealed.adapter) else None
+    if sealed and sealed.adapter != STAGING and is_id(sealed.adapter):
+        return Mark(sealed.adapter, heard=sealed.heard)
+    return None
 
 
 def leave_mark(staged: Path, content: bytes = b"", disk: Disk = SYSTEM) -> None:

@@ -116,11 +116,13 @@ def take(
     *,
     atomic: bool = True,
     deep: bool = False,
+    heard: bool = False,
     check: Check = never,
     disk: Disk = SYSTEM,
 ) -> Taken:
     """Bring it into `staging` as `step_<step>`, marked as whole. `root`: the trainer's folder, open. `atomic`: renaming
-    a folder is one step there. `deep`: every byte that has a sum is read. Blocking.
+    a folder is one step there. `deep`: every byte that has a sum is read. `heard`: it does not tell that step.
+    Blocking.
 
     Torn: it is none. Unsettled: it changed or vanished, or there is one of this step still; look again later. Cancelled
     by `check`. OSError: the volume refused, ENOSPC before the first byte where it has no room. Each leaves nothing.
@@ -149,7 +151,7 @@ def take(
         _check_taken(place, source, candidate, adapter, deep, check)
         for path in (*reversed(source.folders), "."):
             sync_folder(disk, place / path)
-        leave_mark(place, msgspec.json.encode(Mark(adapter.name, LINK in bringer.ways)), disk)
+        leave_mark(place, msgspec.json.encode(Mark(adapter.name, LINK in bringer.ways, heard)), disk)
         sync_folder(disk, place)
         if atomic:
             disk.rename(place, target)

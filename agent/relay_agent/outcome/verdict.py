@@ -56,6 +56,7 @@ def judge(
     prints: bool = False,
     completed: int = -1,
     signalled: bool = True,
+    ignored: bool = True,
 ) -> Verdict:
     """`code` as a shell gives it. Completed is only what ran to its last step by itself; where that is saved, it is so
     whatever was asked for meanwhile.
@@ -65,7 +66,8 @@ def judge(
     killed something for want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen
     is none made. `completed`: the step of the checkpoint that it completed the run with before; where it resumes from
     that and ends well without a step, there was nothing left to do. `signalled`: a code above 128 is of a signal that
-    ended it; else it chose that code itself.
+    ended it; else it chose that code itself. `ignored`: it is known not to have gone on from
+    the checkpoint that it was handed; where that tells no step itself, a first step below its own says nothing.
     """
     finished = code == 0 and not unpublished and progress.saved_last(newest)
     if finished and stop.why in _OUTRUN:
@@ -74,7 +76,20 @@ def judge(
         verdict = Verdict(Outcome.COMPLETED, 0, max(progress.step, newest or 0), message, code, "completed")
     else:
         verdict = _judged(
-            code, stop, progress, newest, last_line, unpublished, kept, torn, lines, oom, prints, completed, signalled
+            code,
+            stop,
+            progress,
+            newest,
+            last_line,
+            unpublished,
+            kept,
+            torn,
+            lines,
+            oom,
+            prints,
+            completed,
+            signalled,
+            ignored,
         )
     printed = progress.step if progress.first is not None else None
     return replace(verdict, printed=printed, published=newest, finished=finished)
@@ -94,6 +109,7 @@ def _judged(
     prints: bool,
     completed: int,
     signalled: bool,
+    ignored: bool,
 ) -> Verdict:
     step, total = max(progress.step, newest or 0), progress.total
     if stop.why is not None:
@@ -138,7 +154,7 @@ def _judged(
             return Verdict(Outcome.FAILED, int(Exit.FAILED), step, words, code, ending)
     elif progress.first is None and newest is None and total is None:
         message, ending = f"exited 0 without a step seen, and no checkpoint came of it: {_UNSEEN}", "no_step"
-    elif progress.first is not None and progress.first < progress.start:
+    elif ignored and progress.first is not None and progress.first < progress.start:
         message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
     if unpublished and kept:  # the run's work is done and safe: whoever takes it up again has only that left to do
         message = f"{message}, but {unpublished}; it is kept, and published once there is room"

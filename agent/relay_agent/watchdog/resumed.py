@@ -1,6 +1,7 @@
 """Did the resume take? A trainer that cannot read its checkpoint starts from zero, and most say nothing of it.
 
 Told by the first step that it prints, or the first checkpoint that it saves: below the one it was handed, it did not.
+Where that checkpoint told no step itself, what counts is the one before it: its own may be a few off.
 From then on nothing is pruned in this attempt: what it saves now may be worth less than what is there. A fork may have
 another trainer, which takes the weights and counts its own steps: of it that is only said.
 """
@@ -26,14 +27,18 @@ class Tell(Protocol):
 
 class Resumed:
     """Records what a publisher does, and looks at it first. `step`, `name`: of the checkpoint that was handed over.
-    `forked`: it is another run's."""
+    `forked`: it is another run's. `floor`: who begins at or below that did not go on from it; None: below `step`."""
 
-    def __init__(self, step: int, name: str | None, tell: Tell, *, forked: bool = False) -> None:
+    def __init__(
+        self, step: int, name: str | None, tell: Tell, *, forked: bool = False, floor: int | None = None
+    ) -> None:
         self._step = step
+        self._floor = step - 1 if floor is None else floor
         self._name = name
         self._tell = tell
         self._forked = forked
-        self._doubted = False
+        self.ignored = False
+        """The trainer did not go on from it, for all that it showed."""
         self.publisher: Prunes | None = None
 
     def stepped(self, first: int, told: bool) -> None:
@@ -55,9 +60,9 @@ class Resumed:
         self._tell.event(kind, message, data)
 
     def _see(self, step: int, did: str, told: bool) -> None:
-        if self._name is None or step >= self._step or self._doubted:
+        if self._name is None or step > self._floor or self.ignored:
             return
-        self._doubted = True
+        self.ignored = True
         if self._forked:
             if not told:
                 words = f"the trainer {did} {step}, below the {self._step} that the fork began with: it counts its own"
