@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from hub_pull_kit import shelve
 from hub_sync_kit import REPO, RUN, Calls, put, send_job
 
+from relay_agent.hub.far import trim
 from relay_agent.hub.protocol import Check, Checked, Trim, Trimmed, Where
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
@@ -71,3 +75,43 @@ async def test_a_tree_that_is_not_known_is_not_an_empty_one(
         await call(send_job(where, run, "step_00000500"))
     assert (unknown.value.code, unknown.value.kind) == ("not_known", "transient")
     assert "checkpoint/theirs.bin" in hub.files(REPO)
+
+
+class Steps(Calls):
+    """Each word of progress counts."""
+
+    def __init__(self, cache: Path) -> None:
+        self.done: list[int] = []
+        super().__init__(cache)
+
+    @property  # type: ignore[override]
+    def progress(self) -> tuple[int, int]:
+        return self.done[-1], 0
+
+    @progress.setter
+    def progress(self, now: tuple[int, int]) -> None:
+        self.done.append(now[0])
+
+
+async def test_of_many_steps_each_is_progress_and_what_is_done_stays_done(
+    hub: TestHub, where: Where, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trim, "PORTION", 3)
+    call = Steps(tmp_path / "cache")
+    for step in range(1, 13):
+        put(run, 1, step)
+        shelve(hub, run, f"step_{step:08d}")
+    stored = len(hub.repo(REPO).objects)
+    call.done.clear()
+    answers = [True] * 11 + [False]  # ten tags, a portion
+    call.allowed = lambda what: 10.0 if answers.pop(0) else 0.0
+    with pytest.raises(Trouble) as refused:
+        await call(Trim(where, RUN, 1, 2), Trimmed)
+    assert refused.value.code == "refused"
+    assert len(hub.repo(REPO).tags) == 2
+    assert len(hub.repo(REPO).objects) == stored - 3
+    assert len(set(call.done)) >= 12 + 10 + 2, "steps that were looked at, tags that went, trees"
+    call.allowed = lambda what: 10.0
+    assert (await call(Trim(where, RUN, 1, 2), Trimmed)).freed > 0
+    assert len(hub.repo(REPO).objects) < stored - 3
+    assert hub.verify(REPO) == []

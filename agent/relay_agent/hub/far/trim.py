@@ -8,6 +8,8 @@ finishes it. Files of people's are never touched.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from huggingface_hub.errors import HfHubHTTPError
@@ -21,6 +23,9 @@ from relay_agent.hub.keeping import doomed
 from relay_agent.hub.protocol import Trim, Trimmed
 from relay_agent.sending.trouble import Trouble
 
+PORTION = 100
+"""Large files that are deleted at once: as many requests as it takes, and each is done."""
+
 
 def work(job: Trim, tell: Any) -> Trimmed:
     api, _ = connect(job.where)
@@ -32,42 +37,47 @@ def work(job: Trim, tell: Any) -> Trimmed:
         return Trimmed([], 0)
     manifests: dict[str, Manifest] = {}
     tags = tags_of(api, repo)
+    steps = count(1)
     for tag, commit in tags.items():
+        tell.progress(next(steps), 0)
         if layout.step_of(tag) is not None and (found := manifest_at(api, repo, commit, job.run_id)) is not None:
             manifests[tag] = found[0]
     retention = Retention(job.every, Best.parse(job.best) if job.best else None)
     gone = doomed(manifests, job.keep, retention, job.spare)
-    if gone:
-        tell.may("prune")
     for tag in gone:
+        tell.may("prune")
         tell.still("prune")
         try:
             api.delete_tag(repo, tag=tag)
         except HfHubHTTPError as error:
             if error.response.status_code != 404:
                 raise
+        tell.progress(next(steps), 0)
     tell.at("untagged")
     named = {head.sha, *(commit for tag, commit in tags.items() if tag not in gone)}
     try:
-        return Trimmed(gone, _free(api, repo, tell, named))
+        return Trimmed(gone, _free(api, repo, tell, named, steps))
     except Trouble:
         if not gone:
             raise
         return Trimmed(gone, 0)
 
 
-def _free(api: Any, repo: str, tell: Any, named: set[str]) -> int:
+def _free(api: Any, repo: str, tell: Any, named: set[str], steps: Iterator[int]) -> int:
     """Bytes of large files that were deleted. `named`: commits that had names before, and have them still."""
-    large = [file for file in api.list_lfs_files(repo) if file.filename.startswith(layout.CHECKPOINT)]
+    large = [file for file in api.list_lfs_files(repo) if file.filename.startswith(layout.OURS)]
     if not large:
         return 0
     refs = api.list_repo_refs(repo, include_pull_requests=True)
     named |= {ref.target_commit for ref in (*refs.branches, *refs.tags, *refs.converts, *(refs.pull_requests or ()))}
-    needed = {file.sha256 for commit in named for file in files_at(api, repo, commit).values()}
+    needed: set[str | None] = set()
+    for commit in named:
+        needed |= {file.sha256 for file in files_at(api, repo, commit).values()}
+        tell.progress(next(steps), 0)
     free = [file for file in large if file.file_oid not in needed]
-    if not free:
-        return 0
-    tell.may("prune")
-    tell.still("prune")
-    api.permanently_delete_lfs_files(repo, free, rewrite_history=False)
+    for at in range(0, len(free), PORTION):
+        tell.may("prune")
+        tell.still("prune")
+        api.permanently_delete_lfs_files(repo, free[at : at + PORTION], rewrite_history=False)
+        tell.progress(next(steps), 0)
     return sum(file.size for file in free)
