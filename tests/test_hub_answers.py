@@ -365,3 +365,28 @@ async def test_a_hub_that_goes_on_so_is_believed_where_it_lists_no_such_file(
 def repo_made(hub: TestHub) -> str:
     hub.store.create("relay/run-1", "model", True, "relay")
     return "relay/run-1"
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("SSL_CERT_FILE", None, "No such file"),
+        ("SSL_CERT_FILE", "no certificate", "it holds no certificate"),
+        ("SSL_CERT_DIR", None, "there is no such folder"),
+    ],
+)
+async def test_certificates_that_cannot_be_read_are_said_with_their_variable_and_file(
+    where: Where, call: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, why: str
+) -> None:
+    path = tmp_path / "corp.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv(name, str(path))
+    with pytest.raises(Trouble, match=why) as unread:
+        await call(ListSteps(where), Listed)
+    assert (unread.value.code, unread.value.kind) == ("bad_certificates", "permanent")
+    assert f"{name} names {path}" in unread.value.words

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,6 +16,7 @@ from huggingface_hub.utils import _http
 from relay_agent import secret_words
 from relay_agent.hub.far.answers import hear
 from relay_agent.hub.protocol import Where
+from relay_agent.sending.trouble import Trouble
 
 CONNECT = 15.0
 """Seconds to reach the Hub, at most."""
@@ -69,6 +73,7 @@ def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
     """To be called once in a process."""
     if where.secrets:
         secret_words.know(where.secrets)
+    _see_certificates()
     sent = Sent()
 
     def count(request: Any) -> None:
@@ -86,3 +91,22 @@ def connect(where: Where) -> tuple[huggingface_hub.HfApi, Sent]:
     huggingface_hub.set_client_factory(factory)
     api = huggingface_hub.HfApi(endpoint=where.endpoint or None, token=where.token or False, library_name="relay-agent")
     return api, sent
+
+
+def _see_certificates() -> None:
+    """Trouble where the variables that say whom to trust name nothing to be read: the library says no more than that a
+    file is missing."""
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    if file:
+        try:
+            ssl.create_default_context(cafile=file)
+        except OSError as error:
+            why = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+            raise _unread("SSL_CERT_FILE", file, why) from None
+    elif folder and not Path(folder).is_dir():
+        raise _unread("SSL_CERT_DIR", folder, "there is no such folder")
+
+
+def _unread(name: str, path: str, why: str) -> Trouble:
+    words = f"{name} names {path}, and nobody can be trusted by it: {why}. Mend it, or unset it"
+    return Trouble("bad_certificates", words)
