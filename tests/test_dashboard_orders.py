@@ -6,7 +6,7 @@ import pytest
 from dashboard_fleet import RUNS, commander
 from dashboard_rig import dashboard
 from msgspec.structs import replace
-from scripted_commander import NOW, ScriptedCommander
+from scripted_commander import NOW, ScriptedCommander, snapshot
 from test_dashboard_acts import NAME, ask
 
 from relaytui.client.acts import cancels, drains
@@ -24,6 +24,7 @@ async def test_what_the_agent_says_to_an_order_is_said(commander: ScriptedComman
     commander.answers["POST", f"/api/runs/{NAME}/{kind}"] = (200, {"run": RUNS[0], "order_id": 7})
     order = OrderRow(7, NAME, 3, OrderKind(kind), "ada", "", NOW, accepted=False, message="HF_REPO is not set")
     commander.answers["GET", f"/api/runs/{NAME}/orders/7"] = (200, {"order": order})
+    commander.greeting = [snapshot([replace(RUNS[0], synced_repo="me/r")])]
     async with dashboard(commander, size=(120, 30)) as rig:
         await ask(rig, key)
         if key in "dc":

@@ -42,7 +42,7 @@ async def test_it_offers_the_acts_that_fit_the_run(commander: ScriptedCommander,
         rig.app.screen.query_one("#runs", Table).select(NAME)
         await rig.press(*["enter"] if opened else [])
         for status, acts in FITTING.items():
-            row = run(NAME, status)
+            row = run(NAME, status, synced_repo="me/r")
             commander.answers["GET", f"/api/runs/{NAME}"] = (200, RunDetail(NOW, row))
             await commander.tell(RunChanged(NOW, row))
             wanted = {BY_ID[act].label for act in acts}

@@ -18,7 +18,8 @@ from relaytui.dashboard.screens.run import RunScreen
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.feed import ArtifactChanged, ArtifactGone, CheckpointChanged, RunChanged
-from relaytui.wire.rows import CheckpointRow, RunRow
+from relaytui.wire.rows import CheckpointRow, RunRow, TransferRow
+from relaytui.wire.status import TransferKind, TransferPhase
 
 __all__ = ["commander"]
 
@@ -154,6 +155,7 @@ async def test_what_is_stored_has_a_table_and_words_where_there_is_nothing(comma
 
 async def test_u_syncs_now_and_is_not_asked_about(commander: ScriptedCommander) -> None:
     commander.answers["POST", f"/api/runs/{NAME}/sync"] = (200, {"run": RUNS[0], "order_id": 7})
+    shown(commander, replace(RUNS[0], synced_repo="me/r"))
     async with dashboard(commander) as rig:
         await opened(rig)
         await rig.press("u")
@@ -165,6 +167,32 @@ async def test_u_syncs_now_and_is_not_asked_about(commander: ScriptedCommander) 
         )  # fmt: skip
         await rig.press("u")
         await rig.shows("is not asked to sync: run is at epoch 4")
+
+
+@pytest.mark.parametrize(
+    ("known", "offered"),
+    [
+        ({}, False),
+        ({"transfers": [TransferRow(TransferKind.ARTIFACT, 3, NOW, 300)]}, False),
+        ({"transfers": [TransferRow(TransferKind.HUB, 3, NOW, 300, phase=TransferPhase.DRY)]}, True),
+        ({"synced_repo": "me/r"}, True),
+        ({"synced_at": NOW}, True),
+        ({"sync_error": "401"}, True),
+    ],
+)
+async def test_a_run_without_a_repository_is_not_offered_to_sync(
+    commander: ScriptedCommander, known: dict[str, Any], offered: bool
+) -> None:
+    """`u sync` was in the key bar and in `?` for each that runs, and its agent refused."""
+    shown(commander, replace(RUNS[0], **known))
+    async with dashboard(commander, size=(160, 40)) as rig:
+        await opened(rig)
+        await rig.shows(NAME, "d drain")
+        assert ("u sync" in rig.text) == offered
+        if not offered:
+            await rig.press("u")
+            await rig.shows("nothing of sft-shakespeare")
+            assert not [path for _, path, _, _ in commander.requests if path.endswith("/sync")]
 
 
 async def test_what_does_not_run_cannot_sync(commander: ScriptedCommander) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from relaytui.client.transfers import on_hub
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
 
@@ -31,7 +32,9 @@ def _nothing_to_save(row: RunRow) -> str:
 
 
 def _nothing_to_sync(row: RunRow) -> str:
-    return "" if row.status is RunStatus.RUNNING else f"{row.run_id} is {row.status.value}: only one that runs can sync"
+    if row.status is not RunStatus.RUNNING:
+        return f"{row.run_id} is {row.status.value}: only one that runs can sync"
+    return "" if on_hub(row) else f"nothing of {row.run_id} went to the Hub yet: HF_REPO names a run's repository"
 
 
 def _nothing_to_requeue(row: RunRow) -> str:

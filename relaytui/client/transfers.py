@@ -54,6 +54,12 @@ def of_kind(row: RunRow, kind: TransferKind) -> TransferRow | None:
     return next((each for each in row.transfers if each.kind is kind), None)
 
 
+def on_hub(row: RunRow) -> bool:
+    """Whether it has a repository on the Hub, as far as it is known: what it publishes first goes there at once."""
+    told = row.synced_repo or row.sync_error or row.synced_at is not None
+    return bool(told) or of_kind(row, TransferKind.HUB) is not None
+
+
 def going_on(row: RunRow, transfer: TransferRow) -> bool:
     """Whether it is on its way, as far as anybody knows: not over, and of the attempt that holds the run."""
     return not transfer.phase.over and row.status.active and transfer.epoch == row.epoch
