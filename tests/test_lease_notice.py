@@ -92,6 +92,7 @@ def guard(boot: list[float], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list
     made.log = cast(Any, SimpleNamespace(trouble=""))
     made.deadline, made.kill_at, made.left_alone, made.told_trouble = 0.0, None, False, ""
     made.grace = made.notice = 30.0
+    made.takes = []
     monkeypatch.setattr(main, "boot_clock", lambda: boot[0])
     monkeypatch.setattr(made, "stop", lambda grace, why: stops.append((grace, why)))
     return made, stops
