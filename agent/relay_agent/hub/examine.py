@@ -46,8 +46,8 @@ async def examined(settings: Settings) -> Word | None:
         if dry:
             return Word(
                 "warn",
-                f"{dry}, and nothing would come back from there: {error.words}",
-                "a pod with an empty volume would not find it",
+                f"{dry}, and the Hub could not be asked: {error.words}",
+                "a pod with an empty volume could not restore from it: see that the Hub can be reached",
             )
         if error.kind == "permanent":
             return Word("fail", f"{repo}: {error.words}", "training goes on without it, and nothing is synced")
