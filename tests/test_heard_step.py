@@ -1,4 +1,4 @@
-"""The step of a checkpoint that tells none: the last that was heard of when it changed last; and no false alarm of it."""
+"""The step of a checkpoint that tells none: the last heard of when it changed last; and no false alarm of it."""
 
 from __future__ import annotations
 

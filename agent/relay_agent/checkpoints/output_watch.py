@@ -109,6 +109,8 @@ class OutputWatch:
         self._not_before = 0.0
         self.waiting: list[str] = []
         """As of the last look: what is whole once it has kept still for `settle` seconds, by its path."""
+        self.found = False
+        """Whether anything was ever there that the trainer may have saved as one."""
         self.may_be_cut: Callable[[int], bool] = lambda step: False
         """Whether a save of that step may have been going on when the trainer exited with 0."""
 
@@ -263,6 +265,7 @@ class OutputWatch:
             beside += [each for each in misnamed(view, self._kinds) if each not in self._others]
             self._elsewhere = [Doubt(name, words, 0) for name, words in beside]
             self._look_elsewhere = now + LINKS_EVERY
+        self.found = self.found or bool(ready or doubts or self._elsewhere)
         return list(ready.values())
 
     def _step(self, view: View, ready: Ready) -> int | None:

@@ -322,6 +322,8 @@ class Publisher:
             self._missed.add([staged.path.name for staged in whole], self._lost)
             return
         self._remarks.make(self._watch)
+        if self._taking:
+            self._taking.say_if_none(self.newest_step is not None or self._watch.found)
         self._missed.keep({staged.path.name for staged in whole})
         if self._taking and self._taking.no_room:
             self._missed.add(self._taking.no_room, next(iter(self._taking.no_room.values())), Miss.NO_ROOM)

@@ -178,6 +178,11 @@ class StagingWatch:
                 self.marks = False
 
     @property
+    def found(self) -> bool:
+        """Whether anything of a checkpoint, or what should be one, is there."""
+        return bool(self._since) or self._strays.any
+
+    @property
     def waiting(self) -> list[str]:
         """What is whole once it has kept still for `stillness`, as of the last look."""
         if self.marks:

@@ -56,6 +56,11 @@ class Strays:
         self._said: set[str] = set()
         self._more = False
 
+    @property
+    def any(self) -> bool:
+        """Whether one was ever said."""
+        return bool(self._said)
+
     def look(self, root: Path, found: list[str], watched: float, over: bool) -> list[tuple[str, str]]:
         """What is to be said now: the name, and how it should be called. `found`: names that are no `step_<N>`;
         `watched`: seconds that somebody looked on; `over`: none of them changes any more. Blocking."""

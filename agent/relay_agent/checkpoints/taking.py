@@ -19,6 +19,7 @@ from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.shared import Rewritten, Shared
 from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
+from relay_agent.checkpoints.unfound import Unfound
 from relay_agent.config import Settings
 from relay_agent.process import say
 from relay_agent.volume.volume import RunFolder
@@ -69,6 +70,8 @@ class Taking:
             self.root, folder.staging(epoch), settings.settle_seconds, clock,
             kinds=kinds_of(settings), step_now=step_now, atomic=folder.atomic,
         )  # fmt: skip
+        self._unfound = Unfound(clock, step_now, folder.staging(epoch), self.root, recorder)
+        self._looks = kinds_of(settings) != ()
         self._known: set[str] = set()  # kinds that were found
         self._told: set[tuple[str, str]] = set()
         self._wait_until = 0.0
@@ -111,6 +114,11 @@ class Taking:
         if exited is None and self._clock.boot() < self._wait_until:
             return None
         return self._watch.scan(exited)
+
+    def say_if_none(self, staged: bool) -> None:
+        """After a look. `staged`: there is, or was, something in the staging folder."""
+        if self._looks:
+            self._unfound.look(staged or self._watch.found)
 
     def pending(self) -> set[str]:
         """What lies there by now and is not taken, by its path. Blocking."""
