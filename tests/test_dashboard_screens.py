@@ -6,13 +6,14 @@ import msgspec
 import pytest
 from dashboard_fleet import ATTEMPTS, CHECKPOINTS, RUNS, WORKERS, backlog, commander, fleet, run, scripted
 from dashboard_rig import dashboard
+from msgspec.structs import replace
 from scripted_commander import NOW, ScriptedCommander, snapshot
 
 from relaytui.client.answers import RunDetail
 from relaytui.client.link import Link, LinkState
 from relaytui.client.mirror import Mirror
 from relaytui.dashboard.glyphs import worker_status
-from relaytui.dashboard.screens.lists import WORKER_COLUMNS, worker_items
+from relaytui.dashboard.screens.lists import WORKER_COLUMNS, event_item, run_item, worker_items
 from relaytui.dashboard.screens.run import RunScreen
 from relaytui.dashboard.widgets.table import Table
 from relaytui.wire.feed import CheckpointChanged, EventAdded, Lines, Points, RunChanged, WorkerChanged, WorkerGone
@@ -186,6 +187,42 @@ async def test_the_filter_counts_and_escape_clears_it(commander: ScriptedCommand
         await rig.press("enter")
         await rig.press("escape")
         await rig.shows("rl-rewrite")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/3000", ["sft-long", "dead"]),
+        ("▲ silent 1:45", ["dead"]),
+        ("4:12", ["sft-long", "dead"]),
+        ("running", ["sft-long"]),
+        ("hub", []),
+        ("what-it-said", []),
+        ("sft", ["sft-long"]),
+        ("POD-A", ["sft-long", "dead"]),
+        ("5/m", []),
+        ("30/m", ["sft-long"]),
+    ],
+)
+def test_the_filter_matches_what_a_row_says(text: str, shown: list[str]) -> None:
+    """`3000` gave 1 of 30 where ten rows had it, and `hub` all of them, where none did."""
+    first = run("sft-long", step=340, total=3_000, rate=0.5, message="what-it-said")
+    rows = [first, replace(first, run_id="dead", silent_since=NOW - 105), run("x", RunStatus.QUEUED)]
+    assert [row.run_id for row in rows if text.casefold() in run_item(row, NOW).text] == shown
+
+
+def test_of_workers_and_events_too() -> None:
+    worker = next(iter(worker_items(mirror_of(WORKERS[0]), NOW)))
+    assert all(text in worker.text for text in ("8× nvidia h100", "● busy", "sft-shakespeare", "node-07", "0.1.0"))
+    event = event_item(EventRow(1, NOW, "lease.granted", "pod-a", "granted", "sft-x", 7))
+    assert all(text in event.text for text in ("lease.granted", "sft-x", "7", "pod-a", "granted"))
+    assert "mode" not in event.text
+
+
+def mirror_of(worker: WorkerRow) -> Mirror:
+    mirror = Mirror()
+    mirror.apply(snapshot([], [worker]))
+    return mirror
 
 
 async def test_filtered_to_nothing_says_so_and_how_to_get_back(commander: ScriptedCommander) -> None:

@@ -11,7 +11,7 @@ from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
 from relaytui.client.transfers import hub_sign, store_sign
 from relaytui.client.waiting import not_asked
-from relaytui.client.words import alarm, rate_now, sentence, standing, state, time_left, without_a_step
+from relaytui.client.words import alarm, rate_now, sentence, standing, time_left, without_a_step
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, short_state, worker_status
 from relaytui.dashboard.ink import Piece
@@ -60,6 +60,11 @@ def _text(value: str | None, ink: str = "text") -> Cell:
 
 def _quiet(text: str) -> Cell:
     return (Piece(text, "faint" if text == "–" else "text"),)
+
+
+def _read(cells: Sequence[Cell]) -> str:
+    """What a row says, also in columns that gave way: by that it is found."""
+    return "  ".join("".join(piece.text for piece in cell) for cell in cells).casefold()
 
 
 def _missing_last(value: float | None) -> Order:
@@ -148,12 +153,7 @@ def run_item(row: RunRow, now: float) -> Item:
         "hub": (not row.sync_error, row.synced_step or 0, row.run_id),
         "store": (row.stored_step or 0, row.run_id),
     }
-    status = state(row) if row.stalled_at is None else f"{row.status.value} stalled"
-    if alarm(row):
-        status += " no resume"
-    hub = f"hub {hub_sign(row).text} {row.synced_repo} {row.sync_error}"
-    text = f"{row.run_id} {status} {row.holder or ''} {row.mode} {row.message} {hub}".casefold()
-    return Item(Row(row.run_id, cells), text, order, row.run_id)
+    return Item(Row(row.run_id, cells), _read(cells), order, row.run_id)
 
 
 def run_items(mirror: Mirror, now: float) -> Iterable[Item]:
@@ -233,8 +233,7 @@ def worker_item(row: WorkerRow, now: float, silent: float = 0.0) -> Item:
         "host": (row.host, name),
         "version": (row.version, name),
     }
-    text = f"{name} {standing(row)} {row.run_id or ''} {gpu} {row.host}".casefold()
-    return Item(Row(row.incarnation, cells), text, order, row.run_id or row.waiting_for)
+    return Item(Row(row.incarnation, cells), _read(cells), order, row.run_id or row.waiting_for)
 
 
 def worker_items(mirror: Mirror, now: float) -> Iterable[Item]:
@@ -299,8 +298,7 @@ def event_item(row: EventRow) -> Item:
         "actor": (actor, row.id),
         "message": (message, row.id),
     }
-    text = f"{kind} {row.run_id or ''} {actor} {message}".casefold()
-    return Item(Row(str(row.id), cells), text, order, row.run_id)
+    return Item(Row(str(row.id), cells), _read(cells), order, row.run_id)
 
 
 def _no_events(setting: Setting) -> Sequence[Sequence[Piece]]:
