@@ -108,6 +108,7 @@ async def test_the_signature_of_an_address_is_not_told(
         ("", "https://huggingface.co/api/models/me/x", "", False),
         ("", "https://hf-hub-lfs.s3.amazonaws.com/x?X-Amz-Signature=1", "", True),
         ("", "https://hf-hub-lfs.s3.amazonaws.com/x", "RepoNotFound", False),
+        ("", "https://huggingface.co/api/complete_multipart?uploadId=1", "", True),
         ("http://hub.corp", "https://HUB.corp/me/x/resolve/main/a", "", False),
         ("https://mirror.example", "https://huggingface.co/me/x/resolve/main/a", "", False),
         ("http://127.0.0.1:8000", "http://127.0.0.1:9000/lfs/put", "", True),

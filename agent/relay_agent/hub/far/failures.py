@@ -39,6 +39,8 @@ Short = Callable[[object], str]
 """Words of others, fit to be told."""
 HUB = "https://huggingface.co"
 """Where it is, where nothing else is said."""
+_HANDED_ON = "/complete_multipart"
+"""Of the Hub's own addresses the one whose requests it hands on to the storage."""
 _QUOTA = re.compile(r"storage (limit|quota|patterns)|quota|billing|pay(ment)? ", re.I)
 _SIGNED = re.compile(r"(https?://[^\s?]+)\?[^\s'\"]+")
 """An address of storage, of which whoever has all of it needs no token."""
@@ -130,8 +132,10 @@ def _bad_proxy(said: str) -> Failed:
 def from_storage(response: Any, endpoint: str) -> bool:
     """Whether what lies behind the Hub (S3, a CDN) answered, by an address that holds for a while: it knows no token,
     and another address may do."""
-    homes = {_home(endpoint or HUB), _home(HUB)}
-    return "x-error-code" not in response.headers and _home(str(response.request.url)) not in homes
+    homes, url = {_home(endpoint or HUB), _home(HUB)}, str(response.request.url)
+    if "x-error-code" in response.headers:
+        return False
+    return _home(url) not in homes or response.request.url.path.endswith(_HANDED_ON)
 
 
 def _home(url: str) -> tuple[str, int | None]:
