@@ -43,7 +43,7 @@ def test_lines_of_several_attempts_stand_under_their_own() -> None:
     """`KeyError: 'learning_rate'` was followed by `step 1/100`, as if it had gone on."""
     lines = [line(1, 1, "a"), line(1, 2, "KeyError"), line(10_007, 1, "step 1/100"), line(10_007, 2, "step 2/100")]
     assert list(printed(lines, times=False)) == [
-        "── attempt 1 ──", "a", "KeyError", "── attempt 10007 ──", "step 1/100", "step 2/100",
+        "── epoch 1 ──", "a", "KeyError", "── epoch 10007 ──", "step 1/100", "step 2/100",
     ]  # fmt: skip
     assert list(printed(lines[2:], times=False)) == ["step 1/100", "step 2/100"], "of one there is nothing to tell"
 
@@ -58,9 +58,9 @@ def test_times_stand_before_lines_whatever_a_pod_says_of_them() -> None:
 @pytest.mark.parametrize(
     ("epoch", "words"),
     [
-        (None, f"attempt 3 of {RUN}, by pod-a, has printed nothing yet"),
-        (1, f"attempt 1 of {RUN}, by pod-x, has printed nothing"),
-        (2, f"attempt 2 of {RUN}, by pod-b, is lost, and {NOTHING_CAME}"),
+        (None, f"epoch 3 of {RUN}, by pod-a, has printed nothing yet"),
+        (1, f"epoch 1 of {RUN}, by pod-x, has printed nothing"),
+        (2, f"epoch 2 of {RUN}, by pod-b, is lost, and {NOTHING_CAME}"),
     ],
 )
 async def test_that_nothing_was_printed_is_said(epoch: int | None, words: str) -> None:
@@ -70,7 +70,7 @@ async def test_that_nothing_was_printed_is_said(epoch: int | None, words: str) -
 
 async def test_an_attempt_that_there_is_not_is_an_error() -> None:
     async with silent() as client:
-        with pytest.raises(RelayError, match=f"{RUN} has no attempt 99; its attempts are") as caught:
+        with pytest.raises(RelayError, match=f"{RUN} has no epoch 99; its epochs are") as caught:
             await asked(client, RUN, 99, 200)
         assert caught.value.exit_code == Exit.FAILED
 
@@ -98,23 +98,23 @@ async def test_the_log_of_runs_as_they_come(tmp_path: Path) -> None:
         assert (await kit.force("run-1", 1, pod_gone=True))[0] == 200
         heir = await kit.agent("pod-b")
         await heir.acquire("run-1")
-        said = "attempt 3 of run-1, by pod-b, has printed nothing yet; the lines above are of attempt 1\n"
+        said = "epoch 3 of run-1, by pod-b, has printed nothing yet; the lines above are of epoch 1\n"
         assert await shown("run-1") == (0, ["one", "two", "three"], said)
         assert await shown("run-1", "--epoch", "1") == (0, ["one", "two", "three"], "")
         code, lines, said = await shown("run-1", "--epoch", "2")
         assert (code, lines) == (1, [])
-        assert said.startswith("relay-tui: run-1 has no attempt 2; its attempts are 1, 3. see `")
+        assert said.startswith("relay-tui: run-1 has no epoch 2; its epochs are 1, 3. see `")
         await heir.tell(log(1, "four"))
-        marks = ["── attempt 1 ──", "one", "two", "three", "── attempt 3 ──", "four"]
+        marks = ["── epoch 1 ──", "one", "two", "three", "── epoch 3 ──", "four"]
         assert await shown("run-1") == (0, marks, "")
         # One that never ran, and one that was replaced before anything of it came.
         idle = await kit.agent("pod-c")
         await idle.acquire("run-2")
         await idle.state(ended("preempted", ending="not_started"))
-        assert await shown("run-2") == (0, [], "attempt 1 of run-2, by pod-c, has printed nothing\n")
+        assert await shown("run-2") == (0, [], "epoch 1 of run-2, by pod-c, has printed nothing\n")
         await idle.acquire("run-3")
         assert (await kit.force("run-3", 1, pod_gone=True))[0] == 200
-        said = f"attempt 1 of run-3, by pod-c, is superseded, and {NOTHING_CAME}\n"
+        said = f"epoch 1 of run-3, by pod-c, is superseded, and {NOTHING_CAME}\n"
         assert await shown("run-3") == (0, [], said)
 
 
@@ -127,5 +127,5 @@ async def test_lines_that_are_there_and_no_answer_takes_did_not_give_way(tmp_pat
         done = await asyncio.to_thread(relay, "log", "run-1", "--lines", "5000", "--state", tmp_path / "state")
         count = len(done.stdout.splitlines())
         assert 1_000 < count < 1_200
-        left_out = f"lines before number {1_201 - count:,} of attempt 1 are left out, as one answer takes no more text"
+        left_out = f"lines before number {1_201 - count:,} of epoch 1 are left out, as one answer takes no more text"
         assert done.stderr == f"{left_out}; the whole log is on the run's volume\n"

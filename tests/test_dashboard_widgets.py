@@ -240,7 +240,10 @@ async def test_the_log_follows_until_scrolled_and_then_holds_what_is_in_sight() 
         view.refresh_log()
         await pilot.pause()
         assert shown(view)[-1].strip() == "line 100"
-        await pilot.press("pageup")
+        await pilot.press("home")
+        await pilot.pause()
+        assert shown(view)[1].startswith(" ── epoch 1 ─"), "attempts are counted otherwise"
+        await pilot.press("end", "pageup")
         held = shown(view)[1:]
         # More than the ring holds goes by: what is in sight stays there as long as it exists.
         buffer.add(1, 101, 0, [f"line {n}" for n in range(101, 501)])

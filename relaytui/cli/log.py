@@ -48,7 +48,7 @@ async def question(client: CommanderClient, run_id: str, epoch: int | None, limi
     remarks = [said] if (said := _silence(answer.lines, run_id, attempts, epoch)) else []
     first = answer.lines[0] if answer.lines else None
     if first is not None and first.n > 1 and len(answer.lines) < limit:
-        before = f"lines before number {first.n:,} of attempt {first.epoch} are"
+        before = f"lines before number {first.n:,} of epoch {first.epoch} are"
         if (await client.log(run_id, epoch=first.epoch, before=first.n, limit=1)).lines:
             remarks.append(f"{before} left out, as one answer takes no more text; the whole log is on the run's volume")
         else:
@@ -65,12 +65,12 @@ def _silence(lines: Sequence[LogLine], run_id: str, attempts: Sequence[AttemptRo
         return f"{run_id} has printed nothing: it was never granted"
     meant = attempts[-1] if epoch is None else next((each for each in attempts if each.epoch == epoch), None)
     if meant is None:
-        known = f"; its attempts are {_newest([each.epoch for each in attempts])}" if attempts else ""
-        raise RelayError("no_attempt", f"{run_id} has no attempt {epoch}{known}", f"see `relay-tui runs {run_id}`")
+        known = f"; its epochs are {_newest([each.epoch for each in attempts])}" if attempts else ""
+        raise RelayError("no_attempt", f"{run_id} has no epoch {epoch}{known}", f"see `relay-tui runs {run_id}`")
     if any(line.epoch == meant.epoch for line in lines):
         return ""
-    others = f"; the lines above are of attempt {lines[-1].epoch}" if lines else ""
-    return f"attempt {meant.epoch} of {run_id}, by {clean(meant.worker, 128)}, {_why(meant, run_id)}{others}"
+    others = f"; the lines above are of epoch {lines[-1].epoch}" if lines else ""
+    return f"epoch {meant.epoch} of {run_id}, by {clean(meant.worker, 128)}, {_why(meant, run_id)}{others}"
 
 
 def _why(attempt: AttemptRow, run_id: str) -> str:
@@ -93,7 +93,7 @@ def printed(lines: Sequence[LogLine], times: bool) -> Iterator[str]:
     epoch = None
     for line in lines:
         if several and line.epoch != epoch:
-            yield f"── attempt {line.epoch} ──"
+            yield f"── epoch {line.epoch} ──"
         epoch = line.epoch
         yield (f"{_moment(line.t)} " if times else "") + clean(line.text)
 

@@ -297,7 +297,7 @@ class LogView(Based, ScrollView, can_focus=True):
                 word = "not loaded" if row.unread else "gave way"
                 said = f" ⋯ {counted(row.missing, 'line')} {word} "
             else:
-                said = f" ── attempt {row.epoch} "
+                said = f" ── epoch {row.epoch} "
             return fit(
                 [Piece(said + ("─" * max(0, width - width_of(said) - 1) if not row.missing else ""), "log-mark")], width
             )
