@@ -17,7 +17,7 @@ from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.heard import HEARD_WITHIN
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published, publish
-from relay_agent.checkpoints.publisher import RETRY_AFTER, ROOM_WITHIN, Publisher
+from relay_agent.checkpoints.publisher import IF_WHOLE, RETRY_AFTER, ROOM_WITHIN, Publisher
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
@@ -211,8 +211,37 @@ async def test_one_found_torn_while_it_is_published_counts_too(rig: Rig, monkeyp
     stage(rig.run, 1, 10)
     await publisher.finish(0)
     assert rig.told.kinds() == ["checkpoint.torn"]
-    words = "1 checkpoint could not be published: a file of it went; it lies in ckpt/.bad/e00000001.step_10"
+    words = f"1 checkpoint could not be published: a file of it went; it lies in ckpt/.bad/e00000001.step_10{IF_WHOLE}"
     assert publisher.unpublished(10) == words
+
+
+async def test_of_several_that_are_torn_the_newest_is_named(rig: Rig) -> None:
+    publisher = rig.publisher()
+    for step in (8, 9, 10):  # by their names the last one is 9
+        stage(rig.run, 1, step, marker=False)
+    await publisher.look()
+    await publisher.finish(143)
+    words = publisher.unpublished(10)
+    assert words.startswith("3 checkpoints could not be published: ")
+    assert words.endswith(f"; the newest of them lies in ckpt/.bad/e00000001.step_10{IF_WHOLE}")
+
+
+async def test_what_is_said_to_be_whole_after_all_is_put_back_for_the_next_attempt(rig: Rig) -> None:
+    """As docs/agent.md has it."""
+    publisher = rig.publisher()
+    stage(rig.run, 1, 5)
+    stage(rig.run, 1, 10, marker=False)
+    await publisher.look()
+    await publisher.finish(143)
+    back = rig.run.staging(1) / "step_10"
+    (rig.run.bad / "e00000001.step_10").rename(back)
+    (back / "COMPLETE").touch()
+    take(rig.run, 2, "step_00000005")
+    (done,) = Salvage(rig.run, 2, mine).work().published
+    assert (done.name, read(done.path).manifest.saved_by) == ("step_00000010", 1)
+    resume = choose(rig.run)
+    assert resume is not None
+    assert resume.step == 10
 
 
 async def test_what_an_agent_before_published_makes_up_for_what_was_torn_before_that(rig: Rig) -> None:

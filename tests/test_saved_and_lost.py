@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from agent_rig import TUI, Rig, eventually
 
+from relay_agent.checkpoints.publisher import IF_WHOLE
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.outcome.verdict import judge
 from relay_agent.output.progress import Progress
@@ -85,10 +86,10 @@ def test_a_drain_whose_save_is_torn_says_that_it_is_not_there_and_from_where_it_
     code, words = ends(rig, SAVED + f"trap 'save 25; exit 0' TERM; echo step 25/240 loss 1; {WAITS}", "drain")
     assert (code, rig.run()["status"]) == (0, "queued")
     assert words.startswith(
-        "drained by operator: a test, but the save that it was asked for is not there; "
+        "drained by operator: a test, but the save that it was asked for is not known to be whole; "
         f"{LOST}; the next attempt starts at step 20; 1 checkpoint could not be published: "
     )
-    assert words.endswith("it lies in ckpt/.bad/e00000001.step_25")
+    assert words.endswith(f"it lies in ckpt/.bad/e00000001.step_25{IF_WHOLE}")
 
 
 def test_of_a_pod_that_went_in_the_middle_of_a_save_the_steps_are_named(rig: Rig) -> None:
@@ -110,12 +111,12 @@ def test_a_torn_save_is_behind_by_as_little_as_a_step() -> None:
     stop = Stop()
     stop.ask(Why.DRAIN, "drained by root")
     lost = "its newest checkpoint is of step 20; step 21 is in none; the next attempt starts at step 20; why"
-    said = "drained by root, but the save that it was asked for is not there; "
+    said = "drained by root, but the save that it was asked for is not known to be whole; "
     assert judge(0, stop, seen("step 21/90 loss 1"), 20, "", "why", torn=True).message == said + lost
     unseen = judge(0, stop, seen(start=20), None, "", "why", torn=True)
     assert unseen.message == f"{said}the next attempt starts at step 20; why"
     stop.ask(Why.CANCEL, "cancelled by root")
-    assert judge(0, stop, seen(), None, "", "why", torn=True).message.endswith("not there; it has no checkpoint; why")
+    assert judge(0, stop, seen(), None, "", "why", torn=True).message.endswith("to be whole; it has no checkpoint; why")
 
 
 def test_whoever_exits_0_early_is_told_how_to_say_that_it_was_all(rig: Rig) -> None:

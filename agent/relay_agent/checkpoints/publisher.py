@@ -61,6 +61,7 @@ def _listed(root: Path) -> list[str]:
         return []
 
 
+IF_WHOLE = ": if you know that it is whole, docs/agent.md (What a dead attempt leaves) says how to have it published"
 _LEFT = "a process that it left behind may have been saving still and had to be stopped"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
 _EARLY = "before its last step, maybe in the middle of a save"
@@ -129,7 +130,7 @@ class Publisher:
         self._listing: asyncio.Task[None] | None = None  # what had begun when it was asked to save
         self._asked = 0
         self._missed = Missed()
-        self._aside = ""  # where that lies which was set aside last
+        self._aside = (0, 0, "")  # where the newest of what was missed lies: when it was saved, its step, its path
         self._waits = False  # for room, at the end
         self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
@@ -286,7 +287,9 @@ class Publisher:
         `step`: where the trainer ended. One that was published later makes up for those before it."""
         if count := len(self._missed):
             words = f"{counted(count, 'checkpoint')} could not be published: {self._missed.why(self._lost)}"
-            return f"{words}; it lies in {self._aside}" if count == 1 and self.torn and self._aside else words
+            where = self._aside[-1] if self.torn else ""
+            which = "it" if count == 1 else "the newest of them"
+            return f"{words}; {which} lies in {where}{IF_WHOLE}" if where else words
         if self._lost and self.newest_step is not None and self.newest_step < step:
             return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
         return ""
@@ -432,6 +435,7 @@ class Publisher:
             self.newest_step = done.step
             self._last = max(self._last, (staged.saved_at, staged.step))
             self._missed.clear()
+            self._aside = (0, 0, "")
             if done.fresh:
                 self.measured.published(done.bytes, self._clock.boot() - began)
                 self._recorder.published(done)
@@ -506,13 +510,15 @@ class Publisher:
 
     async def _set_aside(self, staged: Staged) -> str:
         """Where it lies now, in the run's folder; empty where it is still there."""
-        self._aside = ""
         try:
             aside = await asyncio.to_thread(set_aside, self._folder, staged.path)
-            self._aside = str(aside.relative_to(self._folder.root))
         except OSError as error:
             self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
-        return self._aside
+            return ""
+        where = str(aside.relative_to(self._folder.root))
+        if (staged.saved_at, staged.step) > self._last:
+            self._aside = max(self._aside, (staged.saved_at, staged.step, where))
+        return where
 
     async def _orphan(self, staged: Staged) -> None:
         name = staged.path.name

@@ -178,7 +178,7 @@ def _with_cost(
         if not torn:
             return f"{stop.message}, but {unpublished}"
         lost = missing(code, progress.start, reached, newest, then, torn=True)
-        return f"{stop.message}, but the save that it was asked for is not there; {lost}; {unpublished}"
+        return f"{stop.message}, but the save that it was asked for is not known to be whole; {lost}; {unpublished}"
     words = cost(
         code, hurried=stop.hurried.is_set(), oom=oom, start=progress.start, reached=reached, newest=newest, then=then
     )
