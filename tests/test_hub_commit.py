@@ -331,6 +331,22 @@ async def test_what_the_storage_takes_nothing_of_beside_a_checkpoint_stays_behin
     assert "rollouts/a.bin" in sent.remark
 
 
+async def test_a_journal_that_is_left_out_stays_as_it_was_there(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, tmp_path: Path
+) -> None:
+    (tmp_path / "m.jsonl").write_bytes(b"{}\n")
+    journal = Beside(layout.METRICS, file=str(tmp_path / "m.jsonl"), tail=1000)
+    for step in (400, 500):
+        put(run, 1, step)
+        job = send_job(where, run, f"step_{step:08d}")
+        sent = await call(msgspec.structs.replace(job, beside=[*job.beside, journal]))
+        assert hub.files(REPO, sent.tag)[layout.METRICS] == b"{}\n"
+        hub.someone_commits(REPO, ".gitignore", b"metrics.jsonl\n")
+        (tmp_path / "m.jsonl").write_bytes(b"{}\n{}\n")
+    assert layout.METRICS in sent.remark
+    assert hub.verify(REPO) == []
+
+
 async def test_much_text_goes_apart_and_more_of_it_beside_waits_for_the_next(
     hub: TestHub, where: Where, run: RunFolder, call: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

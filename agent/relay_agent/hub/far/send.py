@@ -324,7 +324,7 @@ class _Sending:
         self._leave_changed(self._more)
         adds = [*self._adds, *self._more]
         there = files_at(self._api, self._repo, head.sha)
-        new = {add.path_in_repo for add in adds}
+        new = {*self._left, *(add.path_in_repo for add in adds)}
         gone = [path for path in there if path.startswith(layout.OURS) and path not in new]
         self._with_card = False
         if layout.CARD not in self._left:
