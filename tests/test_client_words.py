@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from scripted_commander import NOW
 
 from relay_agent.link.words import Words
+from relaytui.cli.act import _describe
 from relaytui.cli.runs import _run_cells
-from relaytui.client.acts import cancels, drains, forced
+from relaytui.client.acts import cancels, drains, forced, forces
+from relaytui.client.answers import RunDetail
 from relaytui.client.words import details, how_it_ended, kept, rate_now, sentence, short_hashes, state, time_left
 from relaytui.dashboard import glyphs
 from relaytui.dashboard.ink import Piece
@@ -118,6 +120,26 @@ def test_what_a_stop_may_cost_is_said_before_it_is_ordered(act: Callable[[RunRow
     row = RunRow("r", "sft", RunStatus.RUNNING, 1, 0.0, 0.0, holder="pod-a", step=51, newest_step=40)
     told = " ".join(act(row))
     assert "asked by $RELAY_SAVE_FILE first" in told
-    assert "what came after its newest checkpoint, 11 steps by now" in told
-    assert "steps by now" not in " ".join(act(replace(row, step=40)))
+    assert "Its newest checkpoint is of step 40; steps 41-51 are in none." in told
+    assert "Its newest checkpoint is of step 40." in " ".join(act(replace(row, step=40)))
+    begun = " ".join(act(replace(row, newest_step=None)))
+    assert "Steps 1-51 are in no checkpoint." in begun
+    assert "that checkpoint" not in begun
+    assert "It has no checkpoint." in " ".join(act(replace(row, newest_step=None, step=0)))
     assert "$RELAY_SAVE_FILE" not in " ".join(act(replace(row, status=RunStatus.QUEUED, holder=None)))
+
+
+@pytest.mark.parametrize("pod_gone", [False, True])
+def test_a_force_names_the_newest_checkpoint_and_what_is_in_none(pod_gone: bool) -> None:
+    """It named neither, and is the act that costs the most."""
+    row = run("r", step=51, newest_step=40, newest_checkpoint="step_00000040")
+    said = "Its newest checkpoint is of step 40; steps 41-51 are in none."
+    assert said in forces(row, 200.0, pod_gone=pod_gone)
+    assert forces(row, 200.0, pod_gone=pod_gone)[-1].startswith("Another agent may start")
+    queued = replace(row, status=RunStatus.QUEUED, holder=None)
+    assert said not in forces(queued, None, pod_gone=False)
+    assert said in " ".join(drains(row))
+
+
+def test_the_shells_question_names_no_checkpoint_that_there_is_not() -> None:
+    assert "none" not in _describe(RunDetail(NOW, run("r")))

@@ -215,8 +215,7 @@ def _describe(detail: RunDetail) -> str:
     heard = f", {said}" if (said := silent(run, detail.now) or told) else ""
     seconds = acts.lease_left(run, detail.now)
     left = "" if seconds is None else f", lease left {int(seconds)}s"
-    newest = f"newest checkpoint {run.newest_checkpoint or 'none'}"
-    return clean(f"{run.run_id} is {run.status.value}, {acts.held(run)}{heard}{left}; {newest}.", 1_000)
+    return clean(f"{run.run_id} is {run.status.value}, {acts.held(run)}{heard}{left}.", 1_000)
 
 
 def _acted(target: Target, act: Callable[[CommanderClient], Awaitable[T]]) -> T:

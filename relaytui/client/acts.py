@@ -5,7 +5,7 @@ from __future__ import annotations
 from relaytui.client.words import duration, held_off
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
-from relaytui.wire.text import clean, counted
+from relaytui.wire.text import clean, in_none
 
 
 def lease_left(row: RunRow, now: float) -> float | None:
@@ -37,8 +37,9 @@ def drains(row: RunRow) -> tuple[str, ...]:
         return f"{gives_back}, and releases the run.", "The run is queued again."
     return (
         f"{_holder(row)} stops the trainer with SIGTERM, publishes what it saves, and releases the run.",
-        _at_stake(row),
-        "The run is queued again, and the next agent goes on from that checkpoint.",
+        f"{_ASKED} {stakes(row)}",
+        "The run is queued again, and the next agent goes on from "
+        + ("that checkpoint." if row.newest_step is not None else "what is saved then, or from the beginning."),
     )
 
 
@@ -52,7 +53,7 @@ def cancels(row: RunRow) -> tuple[str, ...]:
         also = f"also where saving fails or {holder} dies over it"
         return (
             f"{holder} stops the trainer with SIGTERM and publishes what it saves.",
-            _at_stake(row),
+            f"{_ASKED} {stakes(row)}",
             f"The run is cancelled then, {also}. Only where the trainer has reached its last step is it completed.",
             for_good,
         )
@@ -64,13 +65,18 @@ def cancels(row: RunRow) -> tuple[str, ...]:
     return f"Nobody trains it: it is cancelled at once; {kept}.", for_good
 
 
-def _at_stake(row: RunRow) -> str:
-    since = row.step - (row.newest_step or 0)
-    steps = f", {counted(since, 'step')} by now" if since > 0 else ""
-    return (
-        "A trainer that handles no SIGTERM is asked by $RELAY_SAVE_FILE first. One that takes neither loses what came"
-        f" after its newest checkpoint{steps}."
-    )
+_ASKED = (
+    "A trainer that handles no SIGTERM is asked by $RELAY_SAVE_FILE first. One that takes neither loses what is in no"
+    " checkpoint."
+)
+
+
+def stakes(row: RunRow) -> str:
+    """What of a run that is trained is safe, and what is not by now."""
+    newest = row.newest_step
+    safe = "it has no checkpoint" if newest is None else f"its newest checkpoint is of step {newest}"
+    said = in_none(row.step, newest) or safe
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def forces(row: RunRow, left: float | None, *, pod_gone: bool, held: str = "") -> tuple[str, ...]:
@@ -85,13 +91,14 @@ def forces(row: RunRow, left: float | None, *, pod_gone: bool, held: str = "") -
     holder = _holder(row)
     what = (
         f"{holder} loses the run now, is told to stop, and publishes nothing more. What it has saved whole when the"
-        " next agent starts, that one takes up, if both have the same volume; later steps are trained again."
+        " next agent starts, that one takes up, if both have the same volume."
     )
+    told = (what,) if row.status is RunStatus.LEASED else (what, stakes(row))
     if pod_gone:
         risk = "If that pod does live, two trainers run for a while; only the new one's checkpoints count."
-        return what, *meanwhile, f"Another agent may start {'then' if held else 'at once'}. {risk}"
+        return *told, *meanwhile, f"Another agent may start {'then' if held else 'at once'}. {risk}"
     at_last = f"at the latest in {duration(left)}" if left else "now, as its lease is over"
-    return what, f"Another agent may start when {holder} has said that its trainer is dead, {at_last}.", *meanwhile
+    return *told, f"Another agent may start when {holder} has said that its trainer is dead, {at_last}.", *meanwhile
 
 
 def forced(row: RunRow, epoch: int, held: str = "") -> str:

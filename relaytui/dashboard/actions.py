@@ -79,7 +79,7 @@ ACTIONS: tuple[Action, ...] = (
         "cancel",
         ("c",),
         "cancel",
-        "End the run for good: it saves, publishes, and is not queued again",
+        "End the run for good: it saves if its trainer can, and is not queued again",
         WITH_RUN,
         "cancel_run",
         Danger.ASKS,
