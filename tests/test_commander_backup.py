@@ -334,6 +334,7 @@ async def test_the_commands(state: Path, tmp_path: Path) -> None:
         refused = await asyncio.to_thread(relay, "restore", tmp_path / "mine.db", "--state", state)
         assert refused.returncode == Exit.STATE
         assert "belongs to a commander" in refused.stderr
+        assert "stop it with `relay-tui --state" in refused.stderr, "what a restore needs comes first"
         assert refused.stderr.count("\n") == 1
     done = await asyncio.to_thread(relay, "restore", tmp_path / "mine.db", "--yes", "--state", state)
     assert done.returncode == 0, done.stderr
@@ -370,12 +371,14 @@ def test_the_state_is_no_backup_of_itself(state: Path, tmp_path: Path, name: str
 
 def test_a_state_that_is_there_is_replaced_on_a_yes_alone(state: Path, tmp_path: Path) -> None:
     saved = back_up(state, AT)
+    os.utime(saved, (time.time() - 10_900,) * 2)
     before = (state / "relay.db").read_bytes()
     for answer in ("n\n", ""):
         done = relay("restore", saved, "--state", state, said=answer)
         assert done.returncode == INTERRUPTED
         assert done.stderr.startswith(f"{state / 'relay.db'}, last written ")
         assert f" gives way to {saved}: " in done.stderr
+        assert "reported since the backup, 3h ago, goes with it" in done.stderr
         assert "restore relay.db? [y/N]: " in done.stderr
         assert ("--yes" in done.stderr) == (not answer)
         assert (state / "relay.db").read_bytes() == before

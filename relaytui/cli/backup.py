@@ -94,7 +94,12 @@ def _agreed(there: Path, file: Path, now: float) -> None:
         written = ago(max(0.0, now - there.stat().st_mtime))
     except OSError:
         return
-    kept = "what was granted and reported since the backup goes with it, and it is kept beside as relay.db.replaced-…"
+    try:
+        made = f", {ago(max(0.0, now - file.stat().st_mtime))},"
+    except OSError:
+        made = ""
+    lost = f"what was granted and reported since the backup{made} goes with it"
+    kept = f"{lost}, and it is kept beside as relay.db.replaced-…"
     click.echo(f"{there}, last written {written}, gives way to {file}: {kept}.", err=True)
     if not confirmed("restore", there.name):
         raise RelayError("not_agreed", "nothing was done", exit_code=INTERRUPTED)

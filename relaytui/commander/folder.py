@@ -77,7 +77,7 @@ class StateFolder:
             raise RelayError(
                 "held",
                 f"{self.path} belongs to a commander that runs{self._owner()}",
-                "attach to it with `relay-tui`, stop it first, or name another folder (--state)",
+                "stop it with `relay-tui stop`, attach to it with `relay-tui`, or name another folder (--state)",
                 exit_code=Exit.STATE,
                 status=503,
             ) from None
