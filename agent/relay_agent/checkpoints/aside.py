@@ -36,6 +36,14 @@ def orphan(run: RunFolder, path: Path, disk: Disk = SYSTEM) -> Path:
     return _move(run, disk, path, run.orphans)
 
 
+def staged_aside(run: RunFolder, epoch: int) -> list[tuple[int, Path]]:
+    """What was staged in that epoch and lies in `ckpt/.bad`, with its step, in no order."""
+    with suppress(FileNotFoundError):
+        found = [match for match in map(_STAGED.match, names(run.bad)) if match is not None]
+        return [(int(match[2]), run.bad / match[0]) for match in found if int(match[1]) == epoch]
+    return []
+
+
 def trim(run: RunFolder, still_mine: Callable[[], bool], disk: Disk = SYSTEM) -> None:
     """Delete what was staged and lies aside beyond `KEPT_ASIDE`. Published ones found damaged stay: they are missed. So
     does what was saved under other names than Relay takes, unless by these it was not saved to the end."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.checkpoints.answers import Answers
-from relay_agent.checkpoints.aside import orphan, set_aside, was_taken_away
+from relay_agent.checkpoints.aside import orphan, set_aside, staged_aside, was_taken_away
 from relay_agent.checkpoints.disk import FULL, names
 from relay_agent.checkpoints.exit_word import was_stopped
 from relay_agent.checkpoints.heard import Heard
@@ -274,6 +274,11 @@ class Publisher:
             self.newest_step = found[-1].manifest.step
             self._last = (saved_at(found[-1].path), self.newest_step)
             self.measured.bytes = found[-1].manifest.total_bytes
+        for step, path in staged_aside(self._folder, self._epoch):
+            saved = saved_at(path)
+            if (saved, step) > self._last:  # else something makes up for it
+                self._missed.add([f"step_{step}"], "an agent before this one set it aside", Miss.ASIDE)
+                self._aside = max(self._aside, (saved, step, str(path.relative_to(self._folder.root))))
         return [
             Published(
                 sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
