@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from dashboard_fleet import commander, run
 from dashboard_rig import dashboard
 from scripted_commander import NOW, ScriptedCommander, snapshot
@@ -119,3 +120,17 @@ async def test_where_it_is_narrow_failures_are_the_last_that_are_counted(command
             top = rig.text.splitlines()[0]
             assert all(word in top for word in shown), top
             assert not any(word in top for word in gone), top
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_what_is_said_in_the_corner_leaves_the_tabs_to_be_read(
+    commander: ScriptedCommander, size: tuple[int, int]
+) -> None:
+    """It lay over what a filter left out, at the end of their line."""
+    async with dashboard(commander, size=size) as rig:
+        await rig.shows("sft-sh")
+        await rig.press("slash", *"sweep")
+        await rig.shows("2 of 9 with sweep")
+        rig.app.say("a long word " * 6)
+        lines = (await rig.shows("a long word")).splitlines()
+        assert lines[1].rstrip().endswith("2 of 9 with sweep")

@@ -126,6 +126,7 @@ class HomeScreen(RelayScreen):
         super().paint()
         self._paint_list()
         self._paint_tabs()
+        self.words_below(self.query_one(TabLine).region.bottom)
         self.query_one(Peek).refresh_content()
 
     def _paint_list(self) -> None:
