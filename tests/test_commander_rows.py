@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from commander_kit import Agent, FakeClock, Kit, ended, log, published, running, started, step
 
-MOVED = {"lease_expires_at"}
-"""A restart gives holders a window to come back in."""
+MOVED = {"lease_expires_at", "silent_since"}
+"""A restart gives holders a window to come back in, and until they do nobody is connected."""
 OUTCOMES = ("completed", "failed", "preempted", "drained")
 
 

@@ -108,8 +108,8 @@ async def test_the_list_says_how_far_each_run_is_on_the_hub(commander: ScriptedC
         assert ends[NAME].endswith("↑ 32%")
         assert ends["rl-rewrite"].endswith("✗ failed")
         assert ends["sft-baseline"].endswith("400")
-        await rig.press("slash", *"room")
-        await rig.shows("1 of 3 with room")
+        await rig.press("slash", *"failed")
+        await rig.shows("1 of 3 with failed")
 
 
 async def test_at_80_columns_the_selected_run_says_it_below_the_list(commander: ScriptedCommander) -> None:

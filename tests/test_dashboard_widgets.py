@@ -286,11 +286,11 @@ async def test_gaps_and_attempts_are_said_and_counted() -> None:
         view.refresh_log()
         await pilot.pause()
         said = "\n".join(shown(view))
-        assert "attempt 1" in said
+        assert "epoch 1" in said
         assert "40 lines not loaded" in said
         assert "7 lines gave way" in said
         assert "10 lines not loaded" in said
-        assert "attempt 2" in said
+        assert "epoch 2" in said
 
 
 async def test_wrapped_lines_lose_nothing() -> None:

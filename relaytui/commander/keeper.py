@@ -15,6 +15,7 @@ from relaytui.commander.services.core import Core
 from relaytui.commander.store import history
 from relaytui.commander.store.backup import back_up, is_due
 from relaytui.wire.errors import RelayError
+from relaytui.wire.text import sayable
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Keeper:
         try:
             made = await _in_thread(lambda: back_up(self._state, at))
         except RelayError as error:
-            log.error("no backup was made: %s", error)
+            log.error("no backup was made: %s", sayable(str(error)))
             if not self._said:
                 self._said = True
                 message = error.message
@@ -72,7 +73,7 @@ class Keeper:
         finally:
             self._idle.set()
         self._said = False
-        log.info("backup: %s", made)
+        log.info("backup: %s", sayable(str(made)))
 
     async def trim(self) -> None:
         """The oldest events go, a few at a time."""
