@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from checkpoint_kit import ManualClock, mine
 from hub_sync_kit import REPO, RUN, Calls, put, send_job
@@ -24,6 +21,7 @@ from relay_agent.hub.protocol import Beside, Check, Checked, Sent, Where
 from relay_agent.hub.shown import HubShown
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
+from tests.bench.hub import peak_of_children
 from tests.hub import Fault, TestHub
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
@@ -42,28 +40,6 @@ def put_files(run: RunFolder, step: int, files: dict[str, bytes]) -> Path:
     for name, data in files.items():
         (path / name).write_bytes(data)
     return publish(run, Staged(step, path, marks=True), 1, mine).path
-
-
-@contextmanager
-def most_memory_of_children() -> Iterator[Callable[[], int]]:
-    """Bytes resident in processes that this one has, at most, as far as looks every 20 ms tell."""
-    ended, most = threading.Event(), [0]
-
-    def look() -> None:
-        while not ended.wait(0.02):
-            for child in psutil.Process().children(recursive=True):
-                try:
-                    most[0] = max(most[0], child.memory_info().rss)
-                except psutil.Error:
-                    continue  # it has just ended
-
-    watching = threading.Thread(target=look)
-    watching.start()
-    try:
-        yield lambda: most[0]
-    finally:
-        ended.set()
-        watching.join()
 
 
 # -- nothing of it is left out -----------------------------------------------------------------------------------------
@@ -387,7 +363,7 @@ async def test_much_text_takes_no_memory(
     job = send_job(where, run, "step_00000500")
     job = msgspec.structs.replace(job, beside=[*job.beside, *beside])
     call.real = True
-    with most_memory_of_children() as most:
+    with peak_of_children() as most:
         await call(job)
     assert hub.verify(REPO) == []
     assert most() < 100e6, "of which 45e6 are Python with what it imports"

@@ -142,10 +142,11 @@ WITHIN = 1
 """Steps that may seem to be missing where a trainer's lines and its checkpoints count from different ends."""
 
 
-def in_none(reached: int, newest: int | None) -> str:
-    """Which steps are in no checkpoint, from the newest one's to the last that was told of; empty where none is."""
+def in_none(reached: int, newest: int | None, within: int = WITHIN) -> str:
+    """Which steps are in no checkpoint, from the newest one's to the last that was told of; empty where none is, or no
+    more than `within` after one."""
     missing = reached - (newest or 0)
-    if missing <= (0 if newest is None else WITHIN):
+    if missing <= (0 if newest is None else within):
         return ""
     which = f"steps {(newest or 0) + 1}-{reached} are" if missing > 1 else f"step {reached} is"
     return (

@@ -6,9 +6,7 @@ import signal
 from enum import StrEnum
 
 from relay_agent.outcome.endings import signal_of
-
-WITHIN = 1
-"""Steps that may seem to be missing where a trainer's lines and its checkpoints count from different ends."""
+from relaytui.wire.text import WITHIN, in_none
 
 
 class Next(StrEnum):
@@ -47,14 +45,12 @@ def missing(
     """From the newest whole checkpoint to the last step, what is in none, and where the run goes on; empty where
     nothing is missing. As `cost`. `torn`: one saved after it is known not to be whole."""
     safe = newest if newest is not None else start or None
-    steps = (reached or 0) - (safe or 0)
-    if steps <= (WITHIN if newest is not None and not torn else 0):
+    words = in_none(reached or 0, safe, WITHIN if newest is not None and not torn else 0)
+    if not words:
         nothing = newest is None and reached is None and code != 0 and then not in (Next.UNKNOWN, Next.ANOTHERS)
         if not (nothing or torn):
             return ""
         return "nothing was saved; " * nothing + (_next(safe, then) or _newest(safe))
-    which = f"steps {(safe or 0) + 1}-{reached} are" if steps > 1 else f"step {reached} is"
-    words = f"{which} in no checkpoint" if safe is None else f"{_newest(safe)}; {which} in none"
     if then is Next.ANOTHERS:
         return f"{words}, unless it saved them: the next attempt publishes what is whole"
     if signal_of(code) is signal.SIGTERM and not torn:
