@@ -82,7 +82,7 @@ class Held:
 
     epoch: int
     incarnation: str
-    host: PodHost
+    agent: Process
     granted: float
     safe_until: float
     known_until: float  # by what reached the agent
@@ -393,11 +393,17 @@ class Observer:
         index = number - message["first_seq"]
         return bool(last < number) and stream.send(number, orjson.dumps(message["reports"][index]), process)
 
+    def _lives(self, epoch: int) -> bool:
+        """Whether a trainer of that epoch does."""
+        return any(saw.epoch == epoch and saw.ended is None and saw.host.up for saw in self.trainers.values())
+
+    def _dead(self, held: Held) -> bool:
+        return not held.agent.host.up or not (held.agent.alive or self._lives(held.epoch))
+
     def _released(self, epoch: int) -> None:
         self.held[epoch].released = True
-        for saw in self.trainers.values():
-            if saw.epoch == epoch and saw.ended is None and saw.host.up:
-                self.fail("ended is dead", f"epoch {epoch} says that it has ended, and its trainer lives")
+        if self._lives(epoch):
+            self.fail("ended is dead", f"epoch {epoch} says that it has ended, and its trainer lives")
 
     def _answered(self, end: End, kind: str, message: dict[str, Any]) -> None:
         asked = self._asked.get((end, message["request"]))
@@ -420,16 +426,16 @@ class Observer:
                     self.fail("one holder", words)
                 if other.incarnation == incarnation and not other.released:
                     self._released(other.epoch)  # who asks anew has given up what it, or a dead agent it follows, held
-            self.held[epoch] = Held(epoch, incarnation, end.process.host, self.now, safe, safe)
+            self.held[epoch] = Held(epoch, incarnation, end.process, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
-            # Books that were restored may know nothing of one that has ended since, or died with its pod; the volume
-            # fences who comes back.
+            # Books that were restored may know nothing of one that has ended since, or died; the volume fences who
+            # comes back.
             later = [
                 held
                 for held in self.held.values()
                 if held.epoch > epoch and held.granted < asked.sent
-                and not (self.restored and (held.released or not held.host.up))
+                and not (self.restored and (held.released or self._dead(held)))
             ]  # fmt: skip
             self.check("one holder", not later, f"epoch {epoch} is renewed although {later} was granted before")
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
