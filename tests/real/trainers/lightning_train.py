@@ -8,7 +8,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from sklearn.datasets import load_digits
-from text import pause
+from text import pause, tells
 from torch.utils.data import DataLoader
 
 BATCH = 64
@@ -28,6 +28,7 @@ class Digits(lightning.LightningModule):
         rows = (batch - batch[0] + self.global_step * BATCH) % len(self.data)
         loss = torch.nn.functional.cross_entropy(self.net(self.data[rows]), self.labels[rows])
         self.log("train_loss", loss, prog_bar=True)
+        tells(self.global_step + 1, loss.item())
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
