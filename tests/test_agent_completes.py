@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_agent.outcome.stop import Stop
-from relay_agent.outcome.verdict import judge
+from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
 
 
@@ -30,7 +30,7 @@ def test_an_evaluation_that_counts_by_itself_does_not_complete_a_run() -> None:
     assert (warmed_up.step, warmed_up.total) == (20, 400)
     unsaid = seen(*steps(1, 2, 400), *evaluated)
     assert (unsaid.step, unsaid.total) == (2, 400)
-    assert judge(0, Stop(), unsaid, None, "").outcome == "failed"
+    assert judge(Ended(0, Stop(), unsaid, None, "")).outcome == "failed"
     larger = seen(*steps(1, 1, 400), *steps(1, 1000, 1000))
     assert (larger.step, larger.total) == (1, 400)
     first = seen("step 10/1000", *steps(1, 2, 400))
@@ -67,7 +67,7 @@ def test_an_evaluation_that_counts_by_itself_does_not_complete_a_run() -> None:
     ],
 )
 def test_the_last_step_of_who_counts_from_0_or_1(lines: list[str], start: int, outcome: str) -> None:
-    assert judge(0, Stop(), seen(*lines, start=start), None, "").outcome == outcome
+    assert judge(Ended(0, Stop(), seen(*lines, start=start), None, "")).outcome == outcome
 
 
 def megatron(step: int, loss: str = "lm loss: 6.12E+00 | ", norm: str = "2.134") -> str:
@@ -129,4 +129,4 @@ NANO = ("iter 250: loss 3.4512, time 132.10ms, mfu 12.34%", "step 500: train los
 def test_how_real_trainers_end(lines: list[str], start: int, step: int, total: int | None, outcome: str) -> None:
     progress = seen(*lines, start=start)
     assert (progress.step, progress.total) == (step, total)
-    assert judge(0, Stop(), progress, None, "").outcome == outcome
+    assert judge(Ended(0, Stop(), progress, None, "")).outcome == outcome

@@ -23,7 +23,7 @@ from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
 from relay_agent.checkpoints.tree import MAX_DEPTH, Torn
 from relay_agent.outcome.stop import Stop
-from relay_agent.outcome.verdict import judge
+from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
 from relay_agent.volume.volume import RunFolder
 
@@ -357,7 +357,7 @@ def test_a_run_is_not_completed_before_its_newest_checkpoint_is_on_the_volume(
 ) -> None:
     progress = Progress(0, 10)
     progress.see("step 10/10 loss 1", 1.0)
-    verdict = judge(0, Stop(), progress, 5, "", "1 checkpoint could not be published: no room", kept)
+    verdict = judge(Ended(0, Stop(), progress, 5, "", "1 checkpoint could not be published: no room", kept))
     assert (verdict.outcome, verdict.exit_code) == (outcome, code)
     assert "could not be published" in verdict.message
 

@@ -8,7 +8,7 @@ import pytest
 
 from relay_agent.outcome.endings import CAN_BE_SET, ENDINGS, KEPT, STOPPED, Again, signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import given_back, judge
+from relay_agent.outcome.verdict import Ended, given_back, judge
 from relay_agent.output.progress import Progress
 
 STEPS = [f"step {n}/100 loss 1.5" for n in range(1, 40)]
@@ -269,18 +269,18 @@ def seen(*lines: str, start: int = 0, total: int | None = None) -> Progress:
 def test_exit_0_is_not_finished(
     progress: Progress, newest: int | None, prints: bool, outcome: str, ending: str, words: str
 ) -> None:
-    verdict = judge(0, Stop(), progress, newest, "", prints=prints)
+    verdict = judge(Ended(0, Stop(), progress, newest, "", prints=prints))
     assert (verdict.outcome, verdict.ending) == (outcome, ending)
     assert words in verdict.message
 
 
 def test_who_completed_the_run_before_has_nothing_left_to_do_where_it_did() -> None:
     """A run that is queued again, for its last upload, say."""
-    verdict = judge(0, Stop(), seen(start=19), None, "", prints=True, completed=19)
+    verdict = judge(Ended(0, Stop(), seen(start=19), None, "", prints=True, completed=19))
     assert (verdict.outcome, verdict.ending, verdict.step) == ("completed", "zero_steps", 19)
     assert verdict.message == "exited 0 without a step after step 19, where it resumed and the run was completed before"
     for start, completed, total in ((19, 18, None), (19, -1, None), (19, 19, 100)):
-        verdict = judge(0, Stop(), seen(start=start, total=total), None, "", prints=True, completed=completed)
+        verdict = judge(Ended(0, Stop(), seen(start=start, total=total), None, "", prints=True, completed=completed))
         assert (verdict.outcome, verdict.ending) == ("failed", "zero_steps"), "more is wanted of it by now"
 
 
@@ -288,15 +288,15 @@ def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
     stop, progress = Stop(), seen("step 31/40 loss 1", "step 35/40 loss 1", start=20)
     lost = "; its newest checkpoint is of step 30; steps 31-35 are in none"
     hint = "; if that was all there was to do, TARGET_STEPS: 35 says so"
-    assert judge(0, stop, progress, 30, "").message == f"exited 0 at step 35 of 40{lost}{hint}"
-    assert judge(0, stop, progress, 30, "", "1 checkpoint could not be published", kept=True).message == (
+    assert judge(Ended(0, stop, progress, 30, "")).message == f"exited 0 at step 35 of 40{lost}{hint}"
+    assert judge(Ended(0, stop, progress, 30, "", "1 checkpoint could not be published", kept=True)).message == (
         f"exited 0 at step 35 of 40, and 1 checkpoint could not be published{hint}"
     ), "it may be kept for the next attempt"
-    assert judge(1, stop, progress, 30, "").message.endswith(lost)
+    assert judge(Ended(1, stop, progress, 30, "")).message.endswith(lost)
     stop.again("stalled in training for 3 h", "stalled")
-    assert judge(0, stop, progress, 30, "").message == f"stalled in training for 3 h{lost}"
-    assert judge(0, stop, progress, 35, "").message == "stalled in training for 3 h"
-    assert judge(0, stop, progress, None, "", "1 checkpoint could not be published").message == (
+    assert judge(Ended(0, stop, progress, 30, "")).message == f"stalled in training for 3 h{lost}"
+    assert judge(Ended(0, stop, progress, 35, "")).message == "stalled in training for 3 h"
+    assert judge(Ended(0, stop, progress, None, "", "1 checkpoint could not be published")).message == (
         "stalled in training for 3 h, but 1 checkpoint could not be published"
     )
 
@@ -306,7 +306,7 @@ def test_of_steps_whose_loss_was_bad_none_is_called_lost(ending: str) -> None:
     """Where it goes on from then is said with what is wrong."""
     stop = Stop()
     stop.again("the loss is diverging since step 9: going back to step_00000005", ending, healthy=ending == "diverged")
-    assert judge(143, stop, seen("step 35/40 loss 9"), 30, "").message == stop.message
+    assert judge(Ended(143, stop, seen("step 35/40 loss 9"), 30, "")).message == stop.message
 
 
 @pytest.mark.parametrize(
@@ -322,14 +322,14 @@ def test_of_steps_whose_loss_was_bad_none_is_called_lost(ending: str) -> None:
 def test_who_was_told_to_stop_has_not_failed(why: Why, outcome: str, ending: str) -> None:
     stop = Stop()
     stop.again("stalled in training", "stalled")
-    stalled = judge(137, stop, seen(*STEPS), None, "")
+    stalled = judge(Ended(137, stop, seen(*STEPS), None, ""))
     killed, lost = "; the trainer did not stop, and was killed", "steps 1-39 are in no checkpoint"
     cost = f"{killed}; {lost}"
     assert (stalled.outcome, stalled.ending, stalled.message) == ("crashed", "stalled", f"stalled in training{cost}")
     if why is Why.LOST:  # its successor knows what it saved, and where it starts
         cost = f"{killed}; {lost}, unless it saved them: the next attempt publishes what is whole"
     stop.ask(why, "enough")
-    verdict = judge(137, stop, seen(*STEPS), None, "")
+    verdict = judge(Ended(137, stop, seen(*STEPS), None, ""))
     then = {
         Why.CANCEL: "",
         Why.LOST: "",
@@ -384,7 +384,7 @@ AT_35 = (
 def test_a_stop_says_what_it_cost(code: int, progress: Progress, newest: int | None, words: str) -> None:
     stop = Stop()
     stop.ask(Why.DRAIN, "drained by root")
-    verdict = judge(code, stop, progress, newest, "")
+    verdict = judge(Ended(code, stop, progress, newest, ""))
     assert verdict.message == "; ".join(filter(None, ("drained by root", words)))
 
 
@@ -395,13 +395,13 @@ LAST = seen("step 29/30 loss 1", "step 30/30 loss 1")
 def test_whoever_reached_its_last_step_saved_it_and_left_by_itself_is_completed_whatever_was_asked(why: Why) -> None:
     stop = Stop()
     stop.ask(why, "enough")
-    verdict = judge(0, stop, LAST, 30, "")
+    verdict = judge(Ended(0, stop, LAST, 30, ""))
     assert (verdict.outcome, verdict.ending, verdict.exit_code) == ("completed", "completed", 0)
     assert (
         verdict.message
         == "reached step 30 of 30, saved it and exited 0 by itself, before the stop that was asked for (enough)"
     )
-    assert given_back("the agent was gone", judge(0, Stop(), LAST, 30, ""), 0).outcome == "completed"
+    assert given_back("the agent was gone", judge(Ended(0, Stop(), LAST, 30, "")), 0).outcome == "completed"
 
 
 @pytest.mark.parametrize(
@@ -419,9 +419,9 @@ def test_a_stop_is_one_where_the_last_step_is_not_known_to_be_saved(
 ) -> None:
     stop = Stop()
     stop.ask(Why.CANCEL, "enough")
-    assert judge(code, stop, progress, newest, "", unpublished).outcome == "cancelled"
-    assert given_back("the agent was gone", judge(code, Stop(), progress, newest, "", unpublished), 0).step
-    assert given_back("gone", judge(code, Stop(), progress, newest, "", unpublished), 0).outcome == "preempted"
+    assert judge(Ended(code, stop, progress, newest, "", unpublished)).outcome == "cancelled"
+    assert given_back("the agent was gone", judge(Ended(code, Stop(), progress, newest, "", unpublished)), 0).step
+    assert given_back("gone", judge(Ended(code, Stop(), progress, newest, "", unpublished)), 0).outcome == "preempted"
 
 
 def test_a_command_that_changed_a_run_that_is_anothers_and_one_that_diverged_are_not_completed_by_their_last_step() -> (
@@ -430,67 +430,67 @@ def test_a_command_that_changed_a_run_that_is_anothers_and_one_that_diverged_are
     for why, outcome in ((Why.CHANGED, "drained"), (Why.LOST, "superseded")):
         stop = Stop()
         stop.ask(why, "enough")
-        assert judge(0, stop, LAST, 30, "").outcome == outcome
+        assert judge(Ended(0, stop, LAST, 30, "")).outcome == outcome
     stop = Stop()
     stop.again("the loss is nan", "nan", healthy=True)
-    assert judge(0, stop, LAST, 30, "").outcome == "crashed"
+    assert judge(Ended(0, stop, LAST, 30, "")).outcome == "crashed"
 
 
 def test_whoever_lost_the_run_says_what_of_it_is_in_no_checkpoint() -> None:
     stop = Stop()
     stop.ask(Why.LOST, "by root")
-    told = judge(0, stop, seen("step 386/900 loss 1", start=200), 350, "").message
+    told = judge(Ended(0, stop, seen("step 386/900 loss 1", start=200), 350, "")).message
     left = "unless it saved them: the next attempt publishes what is whole"
     assert told == f"by root; its newest checkpoint is of step 350; steps 351-386 are in none, {left}"
-    assert judge(143, stop, seen("step 386/900 loss 1"), 350, "").message == told, "it may have saved at SIGTERM"
-    assert judge(0, stop, seen("step 386/900 loss 1"), 386, "").message == "by root"
+    assert judge(Ended(143, stop, seen("step 386/900 loss 1"), 350, "")).message == told, "it may have saved at SIGTERM"
+    assert judge(Ended(0, stop, seen("step 386/900 loss 1"), 386, "")).message == "by root"
 
 
 def test_a_trainer_that_ended_while_no_agent_was_there_says_so_too() -> None:
-    judged = judge(137, Stop(), seen("step 386/900 loss 1", start=200), 350, "")
+    judged = judge(Ended(137, Stop(), seen("step 386/900 loss 1", start=200), 350, ""))
     told = given_back("the agent was gone", judged, 200)
     lost = "its newest checkpoint is of step 350; steps 351-386 are in none; the next attempt starts at step 350"
     assert told.message == f"the agent was gone; {lost}"
     assert (told.outcome, told.ending, told.step, told.trainer_code) == ("preempted", "preempted", 386, 137)
-    none = given_back("the agent was gone", judge(137, Stop(), seen(start=200), None, ""), 200)
+    none = given_back("the agent was gone", judge(Ended(137, Stop(), seen(start=200), None, "")), 200)
     assert none.message == "the agent was gone; nothing was saved; the next attempt starts at step 200"
 
 
 def test_a_stop_that_nobody_waits_for_and_one_that_left_something_unpublished_say_so() -> None:
     stop = Stop()
     stop.ask(Why.DRAIN, "drained by root")
-    assert judge(0, stop, seen(*STEPS), 20, "", "no room", kept=True).message == "drained by root, but no room"
-    assert "for want of host memory" in judge(137, stop, seen(*STEPS), 20, "", oom=True).message
+    assert judge(Ended(0, stop, seen(*STEPS), 20, "", "no room", kept=True)).message == "drained by root, but no room"
+    assert "for want of host memory" in judge(Ended(137, stop, seen(*STEPS), 20, "", oom=True)).message
     stop.hurry()
-    assert "killed, as nothing was waited for" in judge(137, stop, seen(*STEPS), 20, "").message
+    assert "killed, as nothing was waited for" in judge(Ended(137, stop, seen(*STEPS), 20, "")).message
 
 
 def test_what_it_said_is_in_the_message() -> None:
-    verdict = judge(137, Stop(), seen(*STEPS), None, "bye", lines=[*STEPS, "bye"], oom=True)
+    verdict = judge(Ended(137, Stop(), seen(*STEPS), None, "bye", lines=[*STEPS, "bye"], oom=True))
     words = (
         "the trainer exited with 137, killed by SIGKILL at step 39: killed for want of host memory; its last words: bye"
     )
     lost = "steps 1-39 are in no checkpoint"
     assert (verdict.message, verdict.ending) == (f"{words}; {lost}", "oom_killed")
-    plain = judge(3, Stop(), seen(*STEPS), None, "bye")
+    plain = judge(Ended(3, Stop(), seen(*STEPS), None, "bye"))
     assert plain.message == f"the trainer exited with 3 at step 39; its last words: bye; {lost}"
-    saved = judge(3, Stop(), seen(*STEPS), 30, "bye")
+    saved = judge(Ended(3, Stop(), seen(*STEPS), 30, "bye"))
     lost = "its newest checkpoint is of step 30; steps 31-39 are in none"
     assert saved.message == f"the trainer exited with 3 at step 39; its last words: bye; {lost}"
     for newest in (38, 39):
-        assert judge(3, Stop(), seen(*STEPS), newest, "bye").message.endswith("its last words: bye")
+        assert judge(Ended(3, Stop(), seen(*STEPS), newest, "bye")).message.endswith("its last words: bye")
 
 
 @pytest.mark.parametrize(("code", "how"), [(137, "exited with 137, killed by SIGKILL"), (247, "exited with 247")])
 def test_a_kill_that_nobody_saw_is_told_once_and_without_a_guess_that_the_same_sentence_takes_back(
     code: int, how: str
 ) -> None:
-    verdict = judge(code, Stop(), seen(*STEPS), None, "", lines=STEPS)
+    verdict = judge(Ended(code, Stop(), seen(*STEPS), None, "", lines=STEPS))
     assert verdict.message == (
         f"the trainer {how} at step 39: killed by somebody else, or for want of memory that nothing here counted; "
         f"its last words: {STEPS[-1]}; steps 1-39 are in no checkpoint"
     )
-    told = judge(code, Stop(), seen(*STEPS), None, "", lines=[*STEPS, CUDA_OOM])
+    told = judge(Ended(code, Stop(), seen(*STEPS), None, "", lines=[*STEPS, CUDA_OOM]))
     assert "out of GPU memory" in told.message
     assert "?" not in told.message.partition("; its last words")[0]
 
@@ -499,5 +499,5 @@ def test_a_kill_that_nobody_saw_is_told_once_and_without_a_guess_that_the_same_s
 def test_whose_rank_was_killed_while_it_ended_otherwise_is_not_said_to_have_been_killed_twice(
     code: int, how: str
 ) -> None:
-    verdict = judge(code, Stop(), seen(*STEPS), None, "", lines=STEPS, oom=True)
+    verdict = judge(Ended(code, Stop(), seen(*STEPS), None, "", lines=STEPS, oom=True))
     assert verdict.message.startswith(f"the trainer {how} at step 39: something of it was killed for want of host")

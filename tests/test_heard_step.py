@@ -21,7 +21,7 @@ from relay_agent.checkpoints.staging import Mark, StagingWatch
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.config import load
 from relay_agent.outcome.stop import Stop
-from relay_agent.outcome.verdict import judge
+from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
 from relay_agent.volume.volume import RunFolder
 from relay_agent.watchdog.resumed import Resumed
@@ -130,5 +130,5 @@ def test_nor_does_its_end_say_so(ignored: bool) -> None:
     progress = Progress(200)
     progress.see("step 181/300 loss 1.0", 1.0)
     progress.see("step 300/300 loss 1.0", 2.0)
-    message = judge(0, Stop(), progress, 300, "", ignored=ignored).message
+    message = judge(Ended(0, Stop(), progress, 300, "", ignored=ignored)).message
     assert ("the resume did not take" in message) is ignored

@@ -11,7 +11,7 @@ from agent_rig import TUI, Rig, eventually
 
 from relay_agent.checkpoints.publisher import IF_WHOLE
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import judge
+from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
 from relaytui.wire.status import Outcome
 
@@ -77,7 +77,7 @@ def test_a_run_whose_last_steps_are_in_no_checkpoint_is_completed_and_says_which
     ],
 )
 def test_what_a_completed_run_says_of_its_last_steps(newest: int | None, start: int, words: str) -> None:
-    verdict = judge(0, Stop(), seen("step 239/240 loss 1", "step 240/240 loss 1", start=start), newest, "")
+    verdict = judge(Ended(0, Stop(), seen("step 239/240 loss 1", "step 240/240 loss 1", start=start), newest, ""))
     assert (verdict.outcome, verdict.message) == (Outcome.COMPLETED, f"reached step 240 of 240{words}")
 
 
@@ -112,11 +112,13 @@ def test_a_torn_save_is_behind_by_as_little_as_a_step() -> None:
     stop.ask(Why.DRAIN, "drained by root")
     lost = "its newest checkpoint is of step 20; step 21 is in none; the next attempt starts at step 20; why"
     said = "drained by root, but the save that it was asked for is not known to be whole; "
-    assert judge(0, stop, seen("step 21/90 loss 1"), 20, "", "why", torn=True).message == said + lost
-    unseen = judge(0, stop, seen(start=20), None, "", "why", torn=True)
+    assert judge(Ended(0, stop, seen("step 21/90 loss 1"), 20, "", "why", torn=True)).message == said + lost
+    unseen = judge(Ended(0, stop, seen(start=20), None, "", "why", torn=True))
     assert unseen.message == f"{said}the next attempt starts at step 20; why"
     stop.ask(Why.CANCEL, "cancelled by root")
-    assert judge(0, stop, seen(), None, "", "why", torn=True).message.endswith("to be whole; it has no checkpoint; why")
+    assert judge(Ended(0, stop, seen(), None, "", "why", torn=True)).message.endswith(
+        "to be whole; it has no checkpoint; why"
+    )
 
 
 def test_whoever_exits_0_early_is_told_how_to_say_that_it_was_all(rig: Rig) -> None:
@@ -124,8 +126,10 @@ def test_whoever_exits_0_early_is_told_how_to_say_that_it_was_all(rig: Rig) -> N
     assert (code, rig.run()["status"]) == (1, "failed")
     hint = "if that was all there was to do, TARGET_STEPS: 25 says so"
     assert words == f"exited 0 at step 25 of 240; {LOST}; {hint}"
-    assert "TARGET_STEPS" not in judge(0, Stop(), seen(total=10), None, "").message, "nothing is no work done"
-    assert judge(0, Stop(), seen("step 25/240 loss 1", total=25), 25, "").outcome is Outcome.COMPLETED, "it is true"
+    assert "TARGET_STEPS" not in judge(Ended(0, Stop(), seen(total=10), None, "")).message, "nothing is no work done"
+    assert judge(Ended(0, Stop(), seen("step 25/240 loss 1", total=25), 25, "")).outcome is Outcome.COMPLETED, (
+        "it is true"
+    )
 
 
 def test_a_save_without_a_mark_that_is_set_aside_names_the_mark_and_where_it_lies_now(rig: Rig) -> None:

@@ -32,7 +32,7 @@ from relay_agent.config import Settings
 from relay_agent.link.link import Link
 from relay_agent.outcome.retry import Retries
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import Verdict, given_back, judge, never_started, volume_failed
+from relay_agent.outcome.verdict import Ended, Verdict, given_back, judge, never_started, volume_failed
 from relay_agent.output.follow import Follower
 from relay_agent.output.printed import last_lines
 from relay_agent.pod.pod import Pod
@@ -254,12 +254,12 @@ class Attempt:
         self.tenure.note_cut_off(stopped=code != 0)
         unpublished, last = publisher.unpublished(follower.progress.step), follower.last_line
         lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
-        verdict = judge(
+        ended = Ended(
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
             publisher.torn, lines=lines, oom=trainer.oom, prints=self._retries.prints,
-            completed=self._retries.completed, signalled=trainer.signalled,
-            ignored=self._resumed.ignored,
+            completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
         )  # fmt: skip
+        verdict = judge(ended)
         return replace(verdict, message="; ".join(filter(None, (verdict.message, trainer.unheard))))
 
     async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:

@@ -41,156 +41,170 @@ class Verdict:
         return cls(_stopped(stop), code, step, f"{stop.message}, before the trainer started", ending=_ending(stop))
 
 
-def judge(
-    code: int,
-    stop: Stop,
-    progress: Progress,
-    newest: int | None,
-    last_line: str,
-    unpublished: str = "",
-    kept: bool = False,
-    torn: bool = False,
-    *,
-    lines: Sequence[str] = (),
-    oom: bool = False,
-    prints: bool = False,
-    completed: int = -1,
-    signalled: bool = True,
-    ignored: bool = True,
-) -> Verdict:
-    """`code` as a shell gives it. Completed is only what ran to its last step by itself; where that is saved, it is so
-    whatever was asked for meanwhile.
+@dataclass(frozen=True)
+class Ended:
+    """What is known of a trainer that has ended."""
 
-    `newest`: step of the last checkpoint published. `unpublished`: which checkpoints are not on the volume, and why;
-    `kept`: the next attempt can publish them; `torn`: nobody can. `lines`: the last ones it printed. `oom`: the kernel
-    killed something for want of memory meanwhile. `prints`: this command is known to print its steps, so that none seen
-    is none made. `completed`: the step of the checkpoint that it completed the run with before; where it resumes from
-    that and ends well without a step, there was nothing left to do. `signalled`: a code above 128 is of a signal that
-    ended it; else it chose that code itself. `ignored`: it is known not to have gone on from
-    the checkpoint that it was handed; where that tells no step itself, a first step below its own says nothing.
-    """
-    finished = code == 0 and not unpublished and progress.saved_last(newest)
-    if finished and stop.why in _OUTRUN:
-        words = f"reached step {progress.total} of {progress.total}, saved it and exited 0 by itself"
-        message = f"{words}, before the stop that was asked for ({stop.message})"
-        verdict = Verdict(Outcome.COMPLETED, 0, max(progress.step, newest or 0), message, code, "completed")
+    code: int
+    """As a shell gives it."""
+    stop: Stop
+    progress: Progress
+    newest: int | None
+    """Step of the last checkpoint published."""
+    last_line: str = ""
+    unpublished: str = ""
+    """Which checkpoints are not on the volume, and why."""
+    kept: bool = False
+    """The next attempt can publish them."""
+    torn: bool = False
+    """Nobody can."""
+    lines: Sequence[str] = ()
+    """The last ones it printed."""
+    oom: bool = False
+    """The kernel killed something for want of memory meanwhile."""
+    prints: bool = False
+    """This command is known to print its steps, so that none seen is none made."""
+    completed: int = -1
+    """The step of the checkpoint that it completed the run with before; where it resumes from that and ends well
+    without a step, there was nothing left to do."""
+    signalled: bool = True
+    """A code above 128 is of a signal that ended it; else it chose that code itself."""
+    ignored: bool = True
+    """It is known not to have gone on from the checkpoint that it was handed; where that tells no step itself, a first
+    step below its own says nothing."""
+
+    @property
+    def step(self) -> int:
+        return max(self.progress.step, self.newest or 0)
+
+    @property
+    def reached(self) -> int | None:
+        """The last step that it printed."""
+        return self.progress.step if self.progress.first is not None else None
+
+    @property
+    def idle(self) -> bool:
+        """It resumed, and made no step."""
+        return self.reached is None and self.newest is None and self.progress.start > 0
+
+    def lost(self, then: Next = Next.UNKNOWN) -> str:
+        """In words, its steps that are in no checkpoint."""
+        return missing(self.code, self.progress.start, self.reached, self.newest, then, torn=self.torn)
+
+    @property
+    def and_lost(self) -> str:
+        """To go on with, of one that ended by itself. Nothing where they may be kept for the next attempt."""
+        lost = "" if self.unpublished and not self.torn else self.lost()
+        return f"; {lost}" if lost else ""
+
+    def verdict(self, outcome: Outcome, exit_code: int, message: str, ending: str) -> Verdict:
+        return Verdict(outcome, exit_code, self.step, message, self.code, ending, self.reached, self.newest)
+
+
+def judge(ended: Ended) -> Verdict:
+    """Completed is only what ran to its last step by itself; where that is saved, it is so whatever was asked for
+    meanwhile."""
+    finished = ended.code == 0 and not ended.unpublished and ended.progress.saved_last(ended.newest)
+    if finished and ended.stop.why in _OUTRUN:
+        verdict = _outran(ended)
+    elif ended.stop.why is not None:
+        verdict = _was_stopped(ended)
+    elif ended.code != 0:
+        verdict = _failed(ended)
+    elif not ended.progress.complete(ended.step):
+        verdict = _ended_early(ended)
     else:
-        verdict = _judged(
-            code,
-            stop,
-            progress,
-            newest,
-            last_line,
-            unpublished,
-            kept,
-            torn,
-            lines,
-            oom,
-            prints,
-            completed,
-            signalled,
-            ignored,
-        )
-    printed = progress.step if progress.first is not None else None
-    return replace(verdict, printed=printed, published=newest, finished=finished)
+        verdict = _ended_well(ended)
+    return replace(verdict, finished=finished)
 
 
-def _judged(
-    code: int,
-    stop: Stop,
-    progress: Progress,
-    newest: int | None,
-    last_line: str,
-    unpublished: str,
-    kept: bool,
-    torn: bool,
-    lines: Sequence[str],
-    oom: bool,
-    prints: bool,
-    completed: int,
-    signalled: bool,
-    ignored: bool,
-) -> Verdict:
-    step, total = max(progress.step, newest or 0), progress.total
-    if stop.why is not None:
-        own = int(Exit.LEASE) if stop.lost else code
-        if stop.why is Why.CUT_OFF:
-            own = own or int(Exit.LEASE)
-        if not own and stop.why is Why.SIGNAL:
-            own = stop.exit_code
-        return Verdict(
-            _stopped(stop), own, step, _with_cost(code, stop, progress, newest, unpublished, torn, oom), code,
-            _ending(stop),
-        )  # fmt: skip
-    if code != 0:
-        told = tell(code, lines, oom=oom, stepped=progress.first is not None)
-        message = f"the trainer {describe(code, signalled)} at step {step}"
-        if told.ending.name != "crash":
-            part = told.ending.name in _KILLED and signal_of(code) is not signal.SIGKILL
-            message += f": {'something of it was ' * part}{told.ending.words}"
-        if said := told.said or last_line:
-            message += f"; its last words: {clean(said, 300)}"
-        message += _lost(code, progress, newest, unpublished, torn)
-        return Verdict(Outcome.FAILED, code, step, message, code, told.ending.name)
-    idle = progress.first is None and newest is None and progress.start > 0  # a resume that made no step
-    if not progress.complete(step):
-        message, name = f"exited 0 at step {step} of {total}", "finished_early"
-        if idle:
-            message, name = f"{message}, where it resumed: it ran nothing", "zero_steps"
-        if unpublished:
-            message += f", and {unpublished}"
-        message += _lost(code, progress, newest, unpublished, torn)
-        if step:
-            message += f"; if that was all there was to do, TARGET_STEPS: {step} says so"
-        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, name)
-    message = f"reached step {step}" + (f" of {total}" if total else "")
-    ending = "zero_steps" if idle else "completed"
-    if idle and total is None:
+def _outran(ended: Ended) -> Verdict:
+    total = ended.progress.total
+    words = f"reached step {total} of {total}, saved it and exited 0 by itself"
+    message = f"{words}, before the stop that was asked for ({ended.stop.message})"
+    return ended.verdict(Outcome.COMPLETED, 0, message, "completed")
+
+
+def _was_stopped(ended: Ended) -> Verdict:
+    stop = ended.stop
+    own = int(Exit.LEASE) if stop.lost else ended.code
+    if stop.why is Why.CUT_OFF:
+        own = own or int(Exit.LEASE)
+    if stop.why is Why.SIGNAL:
+        own = own or stop.exit_code
+    return ended.verdict(_stopped(stop), own, _with_cost(ended), _ending(stop))
+
+
+def _failed(ended: Ended) -> Verdict:
+    code = ended.code
+    told = tell(code, ended.lines, oom=ended.oom, stepped=ended.reached is not None)
+    message = f"the trainer {describe(code, ended.signalled)} at step {ended.step}"
+    if told.ending.name != "crash":
+        part = told.ending.name in _KILLED and signal_of(code) is not signal.SIGKILL
+        message += f": {'something of it was ' * part}{told.ending.words}"
+    if said := told.said or ended.last_line:
+        message += f"; its last words: {clean(said, 300)}"
+    return ended.verdict(Outcome.FAILED, code, message + ended.and_lost, told.ending.name)
+
+
+def _ended_early(ended: Ended) -> Verdict:
+    message, name = f"exited 0 at step {ended.step} of {ended.progress.total}", "finished_early"
+    if ended.idle:
+        message, name = f"{message}, where it resumed: it ran nothing", "zero_steps"
+    if ended.unpublished:
+        message += f", and {ended.unpublished}"
+    message += ended.and_lost
+    if ended.step:
+        message += f"; if that was all there was to do, TARGET_STEPS: {ended.step} says so"
+    return ended.verdict(Outcome.FAILED, int(Exit.FAILED), message, name)
+
+
+def _ended_well(ended: Ended) -> Verdict:
+    """It exited 0, at its last step for all that is known."""
+    progress, step, total = ended.progress, ended.step, ended.progress.total
+    message, ending = f"reached step {step}" + (f" of {total}" if total else ""), "completed"
+    if ended.idle:
+        ending = "zero_steps"
+    if ended.idle and total is None:
         message = f"exited 0 without a step after step {step}, where it resumed"
-        if completed == progress.start:
+        if ended.completed == progress.start:
             message = f"{message} and the run was completed before"
-        elif prints:
+        elif ended.prints:
             words = f"{message}: it ran nothing. If there was nothing left to do, TARGET_STEPS says so"
-            return Verdict(Outcome.FAILED, int(Exit.FAILED), step, words, code, ending)
-    elif progress.first is None and newest is None and total is None:
+            return ended.verdict(Outcome.FAILED, int(Exit.FAILED), words, ending)
+    elif ended.reached is None and ended.newest is None and total is None:
         message, ending = f"exited 0 without a step seen, and no checkpoint came of it: {_UNSEEN}", "no_step"
-    elif ignored and progress.first is not None and progress.first < progress.start:
+    elif ended.ignored and progress.first is not None and progress.first < progress.start:
         message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
-    if unpublished and kept:  # the run's work is done and safe: whoever takes it up again has only that left to do
-        message = f"{message}, but {unpublished}; it is kept, and published once there is room"
-        return Verdict(Outcome.PREEMPTED, int(Exit.STATE), step, message, code, "unpublished")
-    if unpublished:
-        message = f"{message}, but {unpublished}{_lost(code, progress, newest, unpublished, torn)}"
-        return Verdict(Outcome.FAILED, int(Exit.FAILED), step, message, code, "unpublished")
-    message += _lost(code, progress, newest, unpublished, torn)  # many keep their final model elsewhere
-    return Verdict(Outcome.COMPLETED, 0, step, message, code, ending)
+    if (
+        ended.unpublished and ended.kept
+    ):  # the run's work is done and safe: whoever takes it up has only that left to do
+        message = f"{message}, but {ended.unpublished}; it is kept, and published once there is room"
+        return ended.verdict(Outcome.PREEMPTED, int(Exit.STATE), message, "unpublished")
+    if ended.unpublished:
+        message = f"{message}, but {ended.unpublished}{ended.and_lost}"
+        return ended.verdict(Outcome.FAILED, int(Exit.FAILED), message, "unpublished")
+    return ended.verdict(
+        Outcome.COMPLETED, 0, message + ended.and_lost, ending
+    )  # many keep their final model elsewhere
 
 
-def _with_cost(
-    code: int, stop: Stop, progress: Progress, newest: int | None, unpublished: str, torn: bool, oom: bool
-) -> str:  # fmt: skip
+def _with_cost(ended: Ended) -> str:
     """Why it was stopped, and what that cost: a stop that saved nothing must not read like one that did."""
+    stop = ended.stop
     if stop.why is Why.AGAIN and stop.ending in _SPOILT:
         return stop.message
-    reached = progress.step if progress.first is not None else None
     then = _NEXT.get(stop.why or Why.SIGNAL, Next.AGAIN)
-    if unpublished and not stop.lost:
-        if not torn:
-            return f"{stop.message}, but {unpublished}"
-        lost = missing(code, progress.start, reached, newest, then, torn=True)
-        return f"{stop.message}, but the save that it was asked for is not known to be whole; {lost}; {unpublished}"
+    if ended.unpublished and not stop.lost:
+        if not ended.torn:
+            return f"{stop.message}, but {ended.unpublished}"
+        unsure = "the save that it was asked for is not known to be whole"
+        return f"{stop.message}, but {unsure}; {ended.lost(then)}; {ended.unpublished}"
     words = cost(
-        code, hurried=stop.hurried.is_set(), oom=oom, start=progress.start, reached=reached, newest=newest, then=then
-    )
+        ended.code, hurried=stop.hurried.is_set(), oom=ended.oom, start=ended.progress.start, reached=ended.reached,
+        newest=ended.newest, then=then,
+    )  # fmt: skip
     return "; ".join(filter(None, (stop.message, words)))
-
-
-def _lost(code: int, progress: Progress, newest: int | None, unpublished: str, torn: bool) -> str:
-    """To go on with, of one that ended by itself. None where they may be kept for the next attempt."""
-    reached = progress.step if progress.first is not None else None
-    kept = unpublished and not torn
-    lost = "" if kept else missing(code, progress.start, reached, newest, Next.UNKNOWN, torn=torn)
-    return f"; {lost}" if lost else ""
 
 
 def given_back(message: str, judged: Verdict, start: int) -> Verdict:
