@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from relay_agent.checkpoints.unfinished import UNFINISHED
+from tests.faults.sim import books
 from tests.faults.sim.loop import Process
 from tests.faults.sim.pod import PodHost
 from tests.faults.sim.trainer import FILES, state_at
@@ -28,7 +28,6 @@ CLAIM = re.compile(r"([0-9]{8,})\.json\Z")
 MARGIN = 0.98
 RESIDUE = 2.0
 """Seconds after a whole pod was frozen beyond its lease until its guardian must have acted."""
-UNIQUE_EVENTS = ("trainer.exited", "resume.checkpoint", "resume.cold", "agent.took_over", "attempt.refused")
 """Kinds of which every single one must be in the history exactly once, told apart by epoch and count."""
 
 
@@ -136,7 +135,6 @@ class Observer:
         self.streams: dict[tuple[int, str], Stream] = {}
         self.printed: dict[int, int] = {}
         self.restored = False
-        self.again: dict[int, bool] = {}
         self.spool_failed = False
         self._incarnations: dict[Any, str] = {}
         self._asked: dict[tuple[Any, int], _Asked] = {}
@@ -440,31 +438,16 @@ class Observer:
             self.check("one holder", not later, f"epoch {epoch} is renewed although {later} was granted before")
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
 
-    # -- the commander's books -----------------------------------------------------------------------------------
-
     def judge_books(self) -> None:
-        """What was acknowledged is stored, and each report once; called while the books lie still."""
+        """While they lie still."""
         with self.world.commander.books() as db:
-            self._judge_acks(db)
-
-    def _judge_acks(self, db: sqlite3.Connection) -> None:
-        stored = dict(db.execute("SELECT epoch, last_seq FROM main.streams").fetchall())
-        lines = dict(db.execute("SELECT epoch, last_seq FROM lines.streams").fetchall())
-        for (epoch, name), stream in self.streams.items():
-            last = (stored if name == "state" else lines).get(epoch, 0)
-            self.check(
-                "acked is stored",
-                last >= stream.acked,
-                f"epoch {epoch}: {name} acked to {stream.acked}, stored to {last}",
-            )
-            # What a commander took in and lost with its memory means nothing to anybody any more.
-            stream.arrived = {number for number in stream.arrived if number <= last}
+            books.judge_acks(self, db)
 
     def judge_end(self) -> None:
         with self.world.commander.books() as db:
-            self._judge_acks(db)
-            self._judge_telemetry(db)
-            self._judge_events(db)
+            books.judge_acks(self, db)
+            books.judge_telemetry(self, db)
+            books.judge_events(self, db)
         for commit in self.line:
             self._verify(commit, f"{self.world.ckpt}/{commit.name}")
         if self.world.finished:
@@ -472,92 +455,6 @@ class Observer:
             self.check("the end is saved", tip == self.world.plan.total, f"completed, and the newest is step {tip}")
             worked = self.steps >= self.world.plan.total
             self.check("throughput", worked, f"{self.steps} steps of {self.world.plan.total}")
-
-    def _judge_telemetry(self, db: sqlite3.Connection) -> None:
-        rows = db.execute(
-            "SELECT s.epoch, f.first_seq, f.last_seq, f.data FROM lines.frames f "
-            "JOIN lines.streams s ON s.id = f.stream ORDER BY s.epoch, f.id"
-        )
-        at: dict[int, int] = {}
-        lines: dict[int, int] = {}
-        for epoch, first, last, data in rows:
-            self.check(
-                "once, in order",
-                first == at.get(epoch, 0) + 1,
-                f"epoch {epoch}: frame from {first} after {at.get(epoch)}",
-            )
-            at[epoch] = last
-            sent = self.streams[epoch, "telemetry"].sent
-            frame = [orjson.loads(sent[number]) for number in range(first, last + 1) if number in sent]
-            self._judge_frame(epoch, orjson.loads(data), frame, lines)
-
-    def _judge_frame(
-        self, epoch: int, stored: list[dict[str, Any]], sent: list[dict[str, Any]], lines: dict[int, int]
-    ) -> None:
-        """All of it, in order; where its agent told a log again whose reports were lost, only the lines after number
-        `lines` of the epoch, and no more steps than were sent."""
-        spans = [report for report in sent if report["type"] in ("log", "gap")]
-        again = any(report["n"] <= lines.get(epoch, 0) for report in spans)
-        self.again[epoch] = again or (self.again.get(epoch, False) and not spans)
-        if not stored:
-            return  # skipped, or known
-        wanted: list[dict[str, Any]] = []
-        for report in sent:
-            if report in spans:
-                count = len(report["lines"]) if report["type"] == "log" else report["count"]
-                known = max(0, lines.get(epoch, 0) + 1 - report["n"])
-                lines[epoch] = max(lines.get(epoch, 0), report["n"] + count - 1)
-                if known >= count:
-                    continue
-                rest = {"lines": report["lines"][known:]} if report["type"] == "log" else {"count": count - known}
-                report = report | {"n": report["n"] + known} | rest
-            wanted.append(report)
-        left = iter(wanted)
-        whole = all(report in left for report in stored)
-        if not self.again[epoch]:
-            whole = stored == wanted
-        logs = [report for report in stored if report["type"] == "log"]
-        whole = whole and logs == [report for report in wanted if report["type"] == "log"][: len(logs)]
-        self.checks["stored as sent"] += len(stored)
-        if not whole:
-            self.fail("stored as sent", f"epoch {epoch}: {stored} is not what was sent: {wanted}")
-        for report in logs:
-            self._judge_lines(epoch, report)
-
-    def _judge_lines(self, epoch: int, report: dict[str, Any]) -> None:
-        """Line n of an epoch is the n-th that its trainers printed, one after another: without a commander a second one
-        is started under the same lease."""
-        printed = [step for saw in self.trainers.values() if saw.epoch == epoch for step in _steps_of(saw)]
-        self.checks["lines in order"] += len(report["lines"])
-        for n, line in enumerate(report["lines"], report["n"]):
-            if n > len(printed) or not line.startswith(f"step {printed[n - 1]}/"):
-                self.fail("lines in order", f"epoch {epoch}: line {n} is {line!r}")
-
-    def _judge_events(self, db: sqlite3.Connection) -> None:
-        if self.restored:
-            return
-        rows = db.execute("SELECT epoch, kind, count(*) FROM main.events GROUP BY epoch, kind")
-        found = {(epoch, kind): count for epoch, kind, count in rows}
-        applied = dict(db.execute("SELECT epoch, last_seq FROM main.streams").fetchall())
-        for (epoch, name), stream in self.streams.items():
-            if name != "state":
-                continue
-            sent: Counter[str] = Counter()
-            lost: Counter[str] = Counter()
-            for seq, raw in stream.sent.items():
-                report = orjson.loads(raw)
-                if report["type"] == "event" and seq <= applied.get(epoch, 0):
-                    sent[report["kind"]] += 1
-                    lost.update([report["kind"]] * (seq in stream.given_up))
-            cut = self.world.faults.counts["pod power cut"]
-            self.check("given up", bool(cut) or not lost, f"epoch {epoch}: {dict(lost)} went without a power cut")
-            for kind in UNIQUE_EVENTS:
-                told = found.get((epoch, kind), 0) + found.get((epoch, f"agent.{kind}"), 0)
-                self.check(
-                    "events once",
-                    sent[kind] - lost[kind] <= told <= sent[kind],
-                    f"epoch {epoch}: {kind} was told {sent[kind]} times, stored {told}",
-                )
 
     # -- what the world does -------------------------------------------------------------------------------------
 
@@ -578,8 +475,3 @@ class Observer:
         for held in self.held.values():
             if held.epoch <= epoch:
                 held.stopped = True
-
-
-def _steps_of(saw: Saw) -> range:
-    """Those that it made, each of which it printed."""
-    return range(saw.first + 1, saw.last + 1)
