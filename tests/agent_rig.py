@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from ports import free_port
 
@@ -25,8 +25,8 @@ from relay_agent.checkpoints.manifest import verify
 from relaytui.wire.proof import derived_token
 
 UNKNOWN = {"step": 0, "newest_step": 0, "published": 0, "attempts": []}
-AGENT = Path(sys.executable).with_name("relay-agent")
-TUI = Path(sys.executable).with_name("relay-tui")
+AGENT = programs.AGENT
+TUI = programs.TUI
 LAUNCHERS = Path(__file__).resolve().parent.parent / "launchers"
 SECRET = "a-shared-secret-of-some-length"
 PATIENCE = 30.0
@@ -102,7 +102,7 @@ class Rig:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
         env |= {"RELAY_SHARED_SECRET": SECRET, "RELAY_LEASE_SECONDS": str(self.lease_seconds)} | self.serving
         with (self.root / "commander.log").open("ab") as log:
-            self.commander = subprocess.Popen(
+            self.commander = programs.Popen(
                 [TUI, "--state", self.state, "serve", "--port", str(self.port)],
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -150,7 +150,13 @@ class Rig:
         return [event["kind"] for event in self.call(f"/api/events?run={self.run_id}&limit=1000")["events"]]
 
     def agent(
-        self, command: str | None, worker: str = "pod-a", *, stderr: int | None = None, **variables: str
+        self,
+        command: str | None,
+        worker: str = "pod-a",
+        *,
+        stderr: int | None = None,
+        by: type[subprocess.Popen[bytes]] = programs.Popen,
+        **variables: str,
     ) -> Agent:
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("RELAY_", "SLIME_"))},
@@ -170,7 +176,7 @@ class Rig:
         path = self.root / f"{worker}.{len(self.agents)}.log"
         with path.open("wb") as log:
             out = log if stderr is None else stderr
-            process = subprocess.Popen(
+            process = by(
                 [*self.within, AGENT], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=out, cwd=self.root
             )
         self.agents.append(Agent(process, path))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import programs
 from commander_kit import FakeClock, ended, published, running, started
 
 from relaytui.commander.folder import StateFolder
 from relaytui.commander.store.restore import restore
 
 AT = 1_800_000_000.0
-RELAY = Path(sys.executable).with_name("relay-tui")
+RELAY = programs.TUI
 
 
 async def a_state(state: Path) -> None:
@@ -47,7 +47,7 @@ def put_back(state: Path, source: Path, at: float = AT) -> Any:
 def relay(*arguments: str | Path, said: str | None = None) -> subprocess.CompletedProcess[str]:
     """`said`: what is typed into it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-    return subprocess.run(
+    return programs.run(
         [RELAY, *arguments], capture_output=True, text=True, timeout=60, check=False, env=kept, input=said
     )
 

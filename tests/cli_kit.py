@@ -6,14 +6,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 
-RELAY = Path(sys.executable).with_name("relay-tui")
+RELAY = programs.TUI
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -24,7 +24,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 def relay(
     *arguments: str | Path, env: dict[str, str] | None = None, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return programs.run(
         [RELAY, *arguments],
         input=stdin,
         capture_output=True,
@@ -40,7 +40,7 @@ class Served:
 
     def __init__(self, state: Path, *options: str, **variables: str) -> None:
         self.state = state
-        self.process = subprocess.Popen(
+        self.process = programs.Popen(
             [RELAY, "serve", "--json", "--port", "0", "--state", state, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

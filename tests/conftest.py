@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,10 @@ __all__ = ["commander", "marked", "rig", "served"]
 
 collect_ignore = [] if os.environ.get("TEST_REAL") else ["real"]
 """What needs the real trainers: `make test-real`."""
+
+_PYTHON = Path(sys.base_prefix, "bin")
+if (_PYTHON / "python3").exists():  # what the PATH has may be a script that starts a dozen shells before it is Python
+    os.environ["PATH"] = f"{_PYTHON}{os.pathsep}{os.environ['PATH']}"
 
 LONG = (
     "test_simulation", "test_processes", "test_checkpoints_crash", "test_linearizability", "test_crash_points",

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from agent_rig import AGENT, SECRET, Rig
 
@@ -27,7 +28,7 @@ def doctor(rig: Rig, *flags: str, **variables: str) -> subprocess.CompletedProce
         "RELAY_AGENT_STATE": str(rig.root / "agent"),
         **variables,
     }
-    return subprocess.run([AGENT, "doctor", *flags], env=env, capture_output=True, text=True, timeout=30)
+    return programs.run([AGENT, "doctor", *flags], env=env, capture_output=True, text=True, timeout=30)
 
 
 def failed(rig: Rig, **variables: str) -> tuple[int, dict[str, Any]]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import programs
 import pytest
 from agent_rig import LAUNCHERS, TUI, Agent, Rig, eventually, mock, rigged
 
@@ -275,7 +276,7 @@ def test_an_order_given_while_the_commander_cannot_be_heard_arrives_after_its_re
 def test_from_the_shell(rig: Rig) -> None:
     def tui(*words: str) -> subprocess.CompletedProcess[str]:
         command = [TUI, *words, "--state", rig.state]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return programs.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     agent = rig.agent(mock("--steps", 5000, "--step-seconds", 0.02, "--save-every", NEVER))
     eventually(lambda: rig.run()["step"] >= 1, "a step")

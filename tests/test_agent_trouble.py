@@ -156,7 +156,7 @@ raise SystemExit(9 if any(found for _, _, found in seen) else 0)
 def test_a_trainer_finds_the_secret_in_no_process_above_it(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(ANCESTORS)
     # The trainer is told what to look for in another spelling of the name, backwards.
-    agent = rig.agent(f"exec python3 {tmp_path}/look.py", BACKWARDS=SECRET[::-1])
+    agent = rig.agent(f"exec python3 {tmp_path}/look.py", by=subprocess.Popen, BACKWARDS=SECRET[::-1])
     assert agent.wait() == 0, rig.lines()
     looked = "\n".join(rig.lines())
     assert "(relay-agent " in looked
@@ -265,7 +265,8 @@ def test_the_shipped_trainers_learn_under_the_agent(rig: Rig) -> None:
 
 
 def test_the_agent_is_small_and_has_its_own_name(rig: Rig) -> None:
-    agent = rig.agent(mock("--steps", 500, "--step-seconds", 0.005, "--save-every", 50))
+    steps = mock("--steps", 500, "--step-seconds", 0.005, "--save-every", 50)
+    agent = rig.agent(steps, by=subprocess.Popen)
     eventually(lambda: rig.run()["step"] >= 100, "100 steps")
     status = Path(f"/proc/{agent.process.pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

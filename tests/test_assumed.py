@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from pathlib import Path
 
+import programs
 import pytest
 from agent_rig import AGENT
 
@@ -110,7 +110,7 @@ def test_an_agent_says_it_before_all_else(tmp_path: Path) -> None:
         "RELAY_CKPT_INTERVAL": "60",
         "TRAIN_COMMAND": "python3 train.py",
     }
-    done = subprocess.run([AGENT], env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = programs.run([AGENT], env=env, capture_output=True, text=True, timeout=30, check=False)
     lines = done.stderr.splitlines()
     assert "relay-agent: RUN_ID is not set: this pod trains the run relay-run" in lines[0]
     assert "RELAY_CKPT_INTERVAL is the commander's" in lines[1]

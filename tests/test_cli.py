@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 from cli_kit import RELAY, Served, clean_environment, relay
 from ports import free_port
@@ -335,7 +336,7 @@ def test_a_stranger_on_the_port_gets_no_token(tmp_path: Path) -> None:
         stranger.bind(("127.0.0.1", port))
         stranger.listen()
         stranger.settimeout(20)
-        asking = subprocess.Popen(
+        asking = programs.Popen(
             [RELAY, "status", "--state", commander.state],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 
+import programs
 import pytest
 from agent_rig import TUI, Rig, eventually
 
@@ -48,7 +48,7 @@ def ends(rig: Rig, command: str, stop: str = "") -> tuple[int, str]:
         if event["kind"].startswith("run.") and "outcome" in event.get("data", {})
     ]
     assert event == words
-    shown = subprocess.run(
+    shown = programs.run(
         [TUI, "--state", rig.state, "runs", rig.run_id], capture_output=True, text=True, check=True
     ).stdout.split("\nattempts")[0]
     assert words in " ".join(shown.split())

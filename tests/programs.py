@@ -1,0 +1,195 @@
+"""`relay-tui` and `relay-agent` as processes of their own, without each of them loading Python and Relay anew.
+
+Half a second of processor goes into every start, and the tests start some thousand programs. So each process of tests
+has one helper (this file, run as a program) that has loaded both programs up to where they look at their arguments, and
+does nothing else; `Popen` and `run` here ask it for a copy of itself. What they get is what `subprocess` gives: a child
+of the process that asked (CLONE_PARENT), with streams, environment, folder and session as asked for, default signals,
+no descriptor but those, and an exit code to wait for. It runs the very script that an exec would run, as `__main__`.
+
+What differs: /proc shows the helper's command line and environment, and its memory; imports have taken place. Whoever
+tests that, or what comes before it (early signals, closed streams, locales, a terminal, limits), uses `subprocess`
+itself, as both programs do. What is asked for in a way that is not known here is started by exec.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import marshal
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+TUI = Path(sys.executable).with_name("relay-tui")
+AGENT = Path(sys.executable).with_name("relay-agent")
+PROGRAMS = (str(TUI), str(AGENT))
+CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None
+CLONE_PARENT = 0x8000
+BEFORE_MAIN = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", "SSL_")
+"""Variables that are looked at before the program's own first line, or as what it imports is loaded."""
+MAX_ASKED = 100_000
+"""Bytes that surely fit into one message."""
+
+
+class Popen(subprocess.Popen[Any]):
+    """As in `subprocess`."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any, *more: Any) -> None:  # fmt: skip  # noqa: E501
+        _, _, shell, in_read, in_write, out_read, out_write, err_read, err_write, signals, gid, gids, uid, *last = more
+        umask, session, *group = last
+        words = [os.fspath(word) for word in ([args] if isinstance(args, str | os.PathLike) else args)]
+        streams = [own if fd == -1 else fd for own, fd in enumerate((in_read, out_write, err_write))]
+        environ = dict(os.environ if env is None else env)
+        asked = marshal.dumps((words, os.fspath(cwd or Path.cwd()), list(environ.items()), bool(session)))
+        if (
+            CLONE is None
+            or words[0] not in PROGRAMS
+            or not (close_fds and signals)
+            or any((executable, preexec_fn, pass_fds, shell))
+            or (gid, gids, uid, umask, *group) != (None, None, None, -1, *[-1 for _ in group])
+            or before_main(environ) != helper().before_main
+            or any(os.isatty(fd) for fd in streams)
+            or not Path(cwd or ".").is_dir()
+            or len(asked) > MAX_ASKED
+        ):
+            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)  # type: ignore[misc]
+            return
+        self.pid = helper().copy(asked, streams)
+        self._child_created = True
+        self._close_pipe_fds(in_read, in_write, out_read, out_write, err_read, err_write)  # type: ignore[attr-defined]
+
+
+def run(
+    args: Any, *, capture_output: bool = False, timeout: float | None = None, check: bool = False, **how: Any
+) -> Any:
+    """As in `subprocess`."""
+    said = how.pop("input", None)
+    if capture_output:
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if said is not None:
+        how["stdin"] = subprocess.PIPE
+    with Popen(args, **how) as process:
+        try:
+            out, err = process.communicate(said, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def before_main(environ: dict[Any, Any]) -> dict[Any, Any]:
+    return {name: value for name, value in environ.items() if os.fsdecode(name).startswith(BEFORE_MAIN)}
+
+
+class Helper:
+    """The process that is copied, as its owner sees it."""
+
+    def __init__(self) -> None:
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.turn = threading.Lock()
+        self.before_main = before_main(dict(os.environ))
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+
+    def copy(self, asked: bytes, streams: list[int]) -> int:
+        """The process that does what was asked for."""
+        with self.turn:
+            socket.send_fds(self.line, [asked], streams)
+            return int(self.line.recv(64))
+
+    def close(self) -> None:
+        self.line.close()
+        self.process.wait()
+
+
+_helpers: list[Helper] = []
+
+
+def helper() -> Helper:
+    if not _helpers:
+        _helpers.append(Helper())
+        atexit.register(_helpers[0].close)
+    return _helpers[0]
+
+
+# -- the helper itself ----------------------------------------------------------------------------------------------
+
+
+def load_everything() -> None:
+    """But what is loaded by processes of their own, by a dashboard, or looks at the environment."""
+    for package in ("relaytui", "relay_agent"):
+        path = importlib.import_module(package).__path__
+        for found in pkgutil.walk_packages(path, f"{package}."):
+            if not {"__main__", "far", "dashboard", "demo"} & set(found.name.split(".")):
+                importlib.import_module(found.name)
+
+
+def clone() -> int:
+    """os.fork(), but the copy is a child of this process's own parent."""
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid = int(ctypes.PyDLL(None).syscall(CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    (python.PyOS_AfterFork_Parent if pid else python.PyOS_AfterFork_Child)()
+    return pid
+
+
+def become(folder: str, environ: list[tuple[Any, Any]], session: bool, streams: list[int]) -> None:
+    """What lies between fork and exec, and what Python does before a script."""
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+    os.closerange(3, 1 << 16)
+    os.chdir(folder)
+    if session:
+        os.setsid()
+    os.environb.clear()
+    os.environb.update({os.fsencode(name): os.fsencode(value) for name, value in environ})
+    time.tzset()
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        old = getattr(sys, name)
+        new = open(number, mode, 1 if number == 2 else -1, old.encoding, old.errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+def serve(line: socket.socket) -> list[str]:
+    """In the helper, for as long as somebody asks; in each copy, what it shall run."""
+    while True:
+        asked, streams, *_ = socket.recv_fds(line, MAX_ASKED * 2, 3)
+        if not asked:
+            os._exit(0)
+        words, folder, environ, session = marshal.loads(asked)
+        pid = clone()
+        if pid == 0:
+            become(folder, environ, session, streams)
+            return list(words)
+        for fd in streams:
+            os.close(fd)
+        line.send(b"%d" % pid)
+
+
+if __name__ == "__main__":
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    sys.path[0] = str(TUI.parent)
+    load_everything()
+    gc.collect()
+    gc.freeze()
+    sys.argv = serve(channel)
+    channel.detach()
+    runpy.run_path(sys.argv[0], run_name="__main__")
