@@ -46,7 +46,7 @@ TRIES = 10
 
 @click.command()
 @click.argument("artifact_id", type=COUNT, metavar="ID")
-@click.option("--to", type=PATH, help="New file to write. [its run's and its own name, here]")
+@click.option("--to", type=PATH, help="New file to write. [RUN-NAME.tar.zst of a checkpoint, NAME of a file, here]")
 @click.option("--extract", "folder", type=PATH, help="New folder to unpack it into, instead of keeping the archive.")
 @target_options
 @json_option
