@@ -394,6 +394,11 @@ def test_tags_that_one_may_have(tmp_path: Path) -> None:
         ({"ratelimit": '"api";r=0;t=999999'}, 86_400.0),
         ({"ratelimit": '"api";r=0;t=59'}, 60.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 30.0),
+        ({"retry-after": "Sun, 06 Nov 1994 08:49:07 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 0.0),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT"}, None),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07", "date": "Sun, 06 Nov 1994 08:49:37 GMT"}, None),
+        ({"retry-after": "Sun, 06 Nov 99999 08:50:07 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"}, None),
     ],
 )
 def test_a_wait_is_kept_a_day_at_most(headers: dict[str, str], wait: float | None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
@@ -175,7 +177,12 @@ def wait_of(response: object) -> float | None:
     if match := _WAIT.search(headers.get("ratelimit", "")):
         return min(MOST_WAIT, float(match[1]) + 1)
     after = headers.get("retry-after", "").strip()
-    return min(MOST_WAIT, float(after)) if after.isascii() and after.isdigit() else None
+    if after.isascii() and after.isdigit():
+        return min(MOST_WAIT, float(after))
+    with suppress(ValueError, OverflowError, TypeError):  # a date, by the clock of who names it (RFC 9110, 10.2.3)
+        until, now = (parsedate_to_datetime(value) for value in (after, headers.get("date", "")))
+        return max(0.0, min(MOST_WAIT, (until - now).total_seconds()))
+    return None
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
