@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import math
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole_names
+from commander_kit import FakeClock
+from preempt_kit import virtually
 
 from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.heard import HEARD_WITHIN
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import Published, publish
-from relay_agent.checkpoints.publisher import IF_WHOLE, RETRY_AFTER, ROOM_WITHIN, Publisher
+from relay_agent.checkpoints.publisher import CALM, IF_WHOLE, LOOK_EVERY, RETRY_AFTER, ROOM_WITHIN, Publisher
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
@@ -495,6 +500,57 @@ async def test_an_exit_with_0_of_one_that_was_stopped_somehow_proves_no_save(
     assert rig.told.steps == []
     assert f"exited with 0, but {why}" in publisher.unpublished(2)
     assert (rig.run.bad / "e00000001.step_2").exists()
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Its work takes no time: that is moved by hand."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        done = Future[Any]()
+        done.set_result(work(*args, **named))
+        return done
+
+
+def test_looks_are_rarer_while_nothing_is_saved_and_come_at_once_when_a_save_is_asked_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    publisher = Publisher(
+        rig.run, 1, "sft", "a trainer", 5.0, 2, clock, rig.told, held=mine, safe=mine, on_fenced=lambda: None
+    )
+    look, looks = publisher.look, list[float]()
+
+    async def noted() -> None:
+        looks.append(clock.boot())
+        await look()
+
+    monkeypatch.setattr(publisher, "look", noted)
+
+    async def within(seconds: float) -> int:
+        before = len(looks)
+        await asyncio.sleep(seconds)
+        return len(looks) - before
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_default_executor(AtOnce())
+        running = asyncio.create_task(publisher.run())
+        await asyncio.sleep(0.25)
+        calm, often = round(8 / LOOK_EVERY / CALM), round(8 / LOOK_EVERY)
+        assert await within(8) == calm
+        stage(rig.run, 1, 1)
+        assert await within(LOOK_EVERY * CALM) == 1
+        assert rig.told.steps == [1]
+        assert await within(8) == often
+        assert await within(8) < often
+        assert await within(8) == calm
+        asked = clock.boot()
+        await publisher.asked_to_save()
+        assert await within(8) >= often
+        assert asked in looks
+        publisher.close()
+        await running
+
+    virtually(clock, work)
 
 
 @pytest.mark.parametrize("marks", [None, False, True])

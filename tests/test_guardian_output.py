@@ -21,7 +21,7 @@ from relay_agent.guardian.main import Guardian
 from relay_agent.guardian.output import LOOK, PIPE, Output
 from relay_agent.output import printed
 from relay_agent.trainer import supervise
-from relay_agent.trainer.hearing import LOG_WAIT, Hearing
+from relay_agent.trainer.hearing import AT_ONCE, LEAST, LOG_WAIT, Hearing
 from relay_agent.trainer.supervise import Supervised
 
 LONG = 3_600.0
@@ -350,3 +350,29 @@ async def test_a_log_that_takes_long_to_read_is_no_lost_one(tmp_path: Path, monk
     hearing = Hearing(tmp_path / "log", heard.append, lambda lines, size: lost.append(size), 0, whole=True)
     await hearing.hear(14, b"")
     assert (heard, lost) == ([b"one\n", b"two\n", b"three\n"], [])
+
+
+async def test_a_flood_leaves_others_their_turn_and_a_line_now_and_then_costs_none(tmp_path: Path) -> None:
+    hearing = Hearing(tmp_path / "log", lambda data: None, lambda lines, size: None, 0, whole=True)
+    turns, at = 0, 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def hears(size: int, times: int) -> int:
+        nonlocal at
+        before = turns
+        for _ in range(times):
+            await hearing.hear(at, b"x" * size)
+            at += size
+        return turns - before
+
+    task = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    assert await hears(10, 1) == 0
+    assert await hears(guardian.CHUNK, 4) == 4
+    assert await hears(10, 10 * AT_ONCE // LEAST) == 10
+    task.cancel()

@@ -321,4 +321,5 @@ def test_counts_of_bars_and_none_of_dates() -> None:
     assert counts_in("Map: 100%|█| 20/1000 [00:01<00:02, 3/s]") == [("1000", 20.0)]
     assert counts_in("model.safetensors:  35%|███▌ | 1.73G/4.95G [00:10<00:20]") == [("4.95G", 1.73e9)]
     assert counts_in("03/01/2026 10:00:00 - INFO - 10.0.0.7/24 up") == []
+    assert counts_in("epoch 3 of 10") == []
     assert counts_in("/" * 500 + "1" * 1_500) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.selector_events
 import os
 import select
 import signal
@@ -26,6 +27,9 @@ MAX_SAID = 4000
 THREADS = 4
 """For work that blocks (hashing, the volume). Few, because every thread's heap is memory taken from the trainer."""
 _M_ARENA_MAX = -8
+READ = 64 << 10
+"""Bytes that are asked for at one read from a socket. Room for asyncio's 256 KiB is mapped into memory and taken away
+again for each, which costs more than the few hundred that there are as a rule."""
 SECRETS = ("RELAY_SHARED_SECRET", "RELAY_TOKEN")
 """Variables that let somebody in at the commander."""
 _ENV_START = 47
@@ -37,6 +41,8 @@ def settle_in() -> None:
     """Set the process name, so that `pkill python` in a trainer's script does not hit us; keep the heap small, and out
     of the trainer's way."""
     give_way()
+    if (transport := getattr(asyncio.selector_events, "_SelectorTransport", None)) is not None:
+        transport.max_size = READ
     with suppress(OSError):
         Path("/proc/self/comm").write_text(NAME, encoding="ascii")
     if sys.platform.startswith("linux"):

@@ -148,6 +148,11 @@ class OutputWatch:
         self._not_before = self._clock.boot() + SHARE * (self._clock.boot() - now)
         return sorted(found, key=lambda ready: (ready.saved_at, ready.candidate.step or 0, ready.candidate.path))
 
+    @property
+    def any(self) -> bool:
+        """Whether one lay there at the last look that was not taken, whole or not."""
+        return bool(self._since or self._doubts)
+
     def pending(self) -> set[str]:
         """What lies there by now, whole or not, and is not taken. Beside a look that goes on."""
         seen, pending = self._seen or {}, set[str]()

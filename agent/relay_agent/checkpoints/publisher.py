@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from pathlib import Path
 
+from relay_agent.beat import to_next
 from relay_agent.checkpoints.answers import Answers
 from relay_agent.checkpoints.aside import orphan, set_aside, staged_aside, was_taken_away
 from relay_agent.checkpoints.disk import FULL, names
@@ -33,6 +34,9 @@ from relaytui.wire.clock import Clock
 from relaytui.wire.text import clean, counted
 
 LOOK_EVERY = 0.5
+CALM, CALM_AFTER = 2, 10.0
+"""It is looked so many times more seldom where for so many seconds nothing lay there that is to be published, and
+nothing was asked for: most trainers save once in many minutes."""
 RETRY_AFTER = 15.0
 """Seconds until a publish that the volume had no room for is tried again."""
 ROOM_WITHIN = 120.0
@@ -120,6 +124,8 @@ class Publisher:
         self._look_back = marks is None  # whether earlier attempts are still to be asked
         self._remarks = Remarks(recorder)
         self._done = asyncio.Event()
+        self._soon = asyncio.Event()  # there is a reason to look before it is time
+        self._stirred = -math.inf  # when there was something to look at last
         self._wait_until = 0.0
         self._again = False
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
@@ -154,12 +160,12 @@ class Publisher:
         """Until `finish` asks for the last look."""
         await asyncio.to_thread(self._mounted.begin)
         while not self._done.is_set():
+            self._soon.clear()
             await self.look()
-            try:
-                async with asyncio.timeout(LOOK_EVERY):
-                    await self._done.wait()
-            except TimeoutError:
-                continue
+            calm = self._clock.boot() - self._stirred >= CALM_AFTER
+            with suppress(TimeoutError):
+                async with asyncio.timeout(to_next(LOOK_EVERY * (CALM if calm else 1))):
+                    await self._soon.wait()
 
     def heed_frozen(self, frozen: Callable[[], bool]) -> None:
         """What keeps still in the staging folder while its trainer is stopped says nothing by that. `frozen`: whether
@@ -180,6 +186,8 @@ class Publisher:
         """Right before its trainer is: what has begun by then is no answer."""
         self.answers.asked()
         self._asked += 1
+        self._stirred = self._clock.boot()
+        self._soon.set()
         if self._listing is None:
             self._listing = asyncio.create_task(self._list_begun(), name="list")
         await asyncio.wait({self._listing}, timeout=TOLD_WITHIN)
@@ -211,6 +219,7 @@ class Publisher:
     def close(self) -> None:
         """No look is begun any more; the one that is going on ends first."""
         self._done.set()
+        self._soon.set()
 
     async def finish(
         self,
@@ -326,6 +335,8 @@ class Publisher:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
         self.undecided = undecided = bool(self._watch.waiting or (self._taking and self._taking.waiting))
+        if found or self._watch.any or (self._taking and self._taking.any):
+            self._stirred = self._clock.boot()
         if self._lost:
             self._missed.add([staged.path.name for staged in whole], self._lost)
             return

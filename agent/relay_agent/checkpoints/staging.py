@@ -183,6 +183,11 @@ class StagingWatch:
         return bool(self._since) or self._strays.any
 
     @property
+    def any(self) -> bool:
+        """Whether one lay there at the last look, whole or not."""
+        return bool(self._since)
+
+    @property
     def waiting(self) -> list[str]:
         """What is whole once it has kept still for `stillness`, as of the last look."""
         if self.marks:

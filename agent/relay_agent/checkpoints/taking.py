@@ -108,6 +108,11 @@ class Taking:
         """What is whole once it has kept still, as of the last look."""
         return self._watch.waiting
 
+    @property
+    def any(self) -> bool:
+        """Whether one lay there at the last look that was not taken, whole or not."""
+        return self._watch.any
+
     def scan(self, exited: int | None = None) -> list[Ready] | None:
         """What can be taken, in the order of saving; None: it is not time to look. Blocking. `exited`: the trainer's
         exit code, for the last look."""
@@ -195,7 +200,7 @@ class Taking:
                 shared = Shared(self._folder, self._epoch, self._check)
                 await self.gently(shared.begin)
                 self._shared = shared
-            first = await self.gently(self._shared.written)
+            first = await self.gently(self._shared.written) if self._shared.any else []
             took = self._clock.boot() - now
             self._look_at_shared = now + max(SHARED_EVERY, SHARE * took)
             if not first:

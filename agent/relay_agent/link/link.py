@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from relay_agent.beat import to_next
 from relay_agent.link import frames
 from relay_agent.link.asked import Answer, Asked, LinkLost
 from relay_agent.link.pace import Pace
@@ -184,8 +185,9 @@ class Link:
         """For ever: what is in a spool survives the end of this machine a moment later."""
         while True:
             for spool in self._spools():
-                await asyncio.to_thread(spool.sync)
-            await asyncio.sleep(SYNC_EVERY)
+                if spool.dirty:
+                    await asyncio.to_thread(spool.sync)
+            await asyncio.sleep(to_next(SYNC_EVERY))
 
     def _spools(self) -> list[Spool]:
         return [self.spool, *self.backlog] if self.spool is not None else [*self.backlog]
@@ -370,7 +372,8 @@ class Link:
             self.backlog.remove(spool)
             self._say(f"delivered what was left of run {spool.run_id}, epoch {spool.epoch}")
             spool.delete()
-        self._wake.set()
+        if any(lane.ready for each in self._spools() for lane in each.lanes):
+            self._wake.set()
 
     def _refused(self, refused: Refused) -> None:
         spool = self._spool_of(refused.run_id, refused.epoch)

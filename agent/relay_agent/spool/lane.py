@@ -405,10 +405,13 @@ class Lane:
         self._unsent -= gone
         self.thinned += thinned
 
+    @property
+    def dirty(self) -> bool:
+        return self._folder.dirty
+
     def sync(self) -> None:
         """Blocking: what is written survives a power cut."""
-        if self._folder.dirty:
-            self._folder.sync()
+        self._folder.sync()
 
     def close(self) -> None:
         self.flush()

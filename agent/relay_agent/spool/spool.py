@@ -56,6 +56,11 @@ class Spool:
     def on_disk(self) -> bool:
         return self.folder is not None and all(lane.on_disk for lane in self.lanes)
 
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to `sync`."""
+        return any(lane.dirty for lane in self.lanes)
+
     def sync(self) -> None:
         for lane in self.lanes:
             lane.sync()

@@ -11,6 +11,8 @@ from relay_agent.output import printed
 
 CATCH_UP = 4 << 20
 """Bytes an agent may lag behind its trainer; of more, all but the last chunk is only counted."""
+AT_ONCE, LEAST = 64 << 10, 1 << 10
+"""Bytes that are heard in a row before others have their turn, and what a message counts for at least."""
 LOG_WAIT = 5.0
 """Seconds to wait for bytes that the guardian has yet to write to the log."""
 
@@ -33,6 +35,7 @@ class Hearing:
         self._on_skipped = on_skipped
         self._seen = seen
         self._whole = whole
+        self._in_a_row = 0
 
     async def hear(self, offset: int, data: bytes) -> None:
         """`data` was printed from byte `offset` on; none: all up to there was."""
@@ -43,7 +46,10 @@ class Hearing:
         if data:
             self._on_output(data)
             self._seen += len(data)
-            await asyncio.sleep(0)  # a flood must not keep the loop from renewing
+            self._in_a_row += max(len(data), LEAST)
+            if self._in_a_row >= AT_ONCE:  # a flood must not keep the loop from renewing
+                self._in_a_row = 0
+                await asyncio.sleep(0)
 
     async def _catch_up(self, end: int) -> None:
         """What came too fast for us is in the log: read it from there up to `end`."""

@@ -35,12 +35,14 @@ _COUNT = re.compile(
     r"(?<![\d./])(?P<n>\d{1,16}(?:\.\d{1,6})?)(?P<unit>[kKMGT]?)i?B?\s{0,8}/\s{0,8}"
     r"(?P<total>\d{1,16}(?:\.\d{1,6})?[kKMGT]?i?B?)(?![\d./\w])"
 )
+_HINTS = ("val", "sav", "writing", "staging", "uploading")
+"""One of these stands in every line of ASCII that names a phase: most lines name none, and are not searched."""
 _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def named_in(line: str) -> Phase | None:
     """EVALUATING or SAVING where the line says that this is what goes on."""
-    if len(line) > MAX_LENGTH:
+    if len(line) > MAX_LENGTH or (line.isascii() and not any(map(line.lower().__contains__, _HINTS))):
         return None
     if _EVALUATES.search(line):
         return Phase.EVALUATING
@@ -55,6 +57,6 @@ def tells_a_step(line: str) -> bool:
 
 def counts_in(line: str) -> list[tuple[str, float]]:
     """How far the bars of a line are: (total as written, count), as `("10", 3.0)` of `3/10`. Dates are no bars."""
-    if len(line) > MAX_LENGTH:
+    if "/" not in line or len(line) > MAX_LENGTH:
         return []
     return [(match["total"], float(match["n"]) * _UNITS[match["unit"]]) for match in _COUNT.finditer(line)]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from relay_agent.beat import to_next
 from relay_agent.process import say
 from relay_agent.trainer.command import pod_environment
 from relay_agent.watchdog import growth, stacks
@@ -57,7 +58,7 @@ class Watchdog:
         """Until it is cancelled, when nothing is left of the trainer."""
         try:
             while True:
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(to_next(LOOK_EVERY))
                 await self.look()
         finally:
             if self._measuring is not None:

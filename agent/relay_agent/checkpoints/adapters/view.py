@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,6 +43,7 @@ class View:
         self._is_checkpoint = is_checkpoint
         self._listed: dict[str, dict[str, Entry]] = {}
         self._below: dict[str, list[tuple[str, bool]]] = {}
+        self._found: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._left = MAX_SEEN
         self._crowded: dict[str, str] = {}
 
@@ -110,11 +111,13 @@ class View:
             return json.loads(self.read(path, limit) or b"", object_pairs_hook=None if twice else said_once)
         return None
 
-    def places(self, patterns: tuple[str, ...]) -> Iterator[str]:
+    def places(self, patterns: tuple[str, ...]) -> Iterable[str]:
         """Folders by patterns such as "", "*" or "*/checkpoints", in that order. A `*` never goes into what looks like
-        a checkpoint or is hidden: the outermost one counts."""
-        found = (place for pattern in patterns for place in self._places("", pattern))
-        yield from dict.fromkeys(itertools.islice(found, MAX_PLACES))
+        a checkpoint or is hidden: the outermost one counts. Most adapters ask for the same ones."""
+        if patterns not in self._found:
+            found = (place for pattern in patterns for place in self._places("", pattern))
+            self._found[patterns] = tuple(dict.fromkeys(itertools.islice(found, MAX_PLACES)))
+        return self._found[patterns]
 
     def _places(self, at: str, pattern: str) -> Iterator[str]:
         if not pattern:
