@@ -92,7 +92,7 @@ async def by_agent(url: str) -> RelayError:
 
 
 async def by_client(url: str) -> RelayError:
-    async with open_session() as session:
+    async with open_session(url) as session:
         with pytest.raises(RelayError) as caught:
             await prove_commander(session, Endpoint(url, SECRET))
     return caught.value

@@ -9,6 +9,7 @@ import click
 
 import relaytui
 from relaytui.shell.arguments import PATH
+from relaytui.shell.loading import loading
 from relaytui.wire.errors import RelayError
 
 EPILOG = """\b
@@ -50,14 +51,15 @@ def cli(ctx: click.Context, config: Path | None) -> int:
     if ctx.invoked_subcommand is not None:
         ctx.obj = config
         return 0
-    import asyncio
+    with loading():
+        import asyncio
 
-    from relay_agent import secret_words
-    from relay_agent.assumed import first_lines
-    from relay_agent.config import load, secrets_of
-    from relay_agent.process import hide_secrets, say, settle_in, tell_time
-    from relay_agent.runner import run
-    from relaytui.wire.clock import SystemClock
+        from relay_agent import secret_words
+        from relay_agent.assumed import first_lines
+        from relay_agent.config import load, secrets_of
+        from relay_agent.process import hide_secrets, say, settle_in, tell_time
+        from relay_agent.runner import run
+        from relaytui.wire.clock import SystemClock
 
     settle_in()
     settings = load(config=config)
@@ -81,9 +83,10 @@ def doctor(config: Path | None, as_json: bool) -> int:
 
     Changes nothing. The exit code is 0, or that of the first check that failed.
     """
-    import asyncio
+    with loading():
+        import asyncio
 
-    from relay_agent.doctor import examine, print_checks
+        from relay_agent.doctor import examine, print_checks
 
     checks = asyncio.run(examine(config))
     return print_checks(checks, as_json)

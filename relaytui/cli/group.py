@@ -11,6 +11,7 @@ from relaytui import __version__
 from relaytui.cli.options import NO_TARGET, Given, Target, target_options, usage
 from relaytui.cli.taught import CODES, teach
 from relaytui.shell.arguments import WORDS, Whole, shown
+from relaytui.shell.loading import loading
 
 COMMANDS = {
     # name: (module, attribute, one line of help). Loaded only when called, so that --help and --version stay quick.
@@ -46,7 +47,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        with loading():
+            command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         teach(cmd_name, command)
         return command

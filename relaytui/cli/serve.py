@@ -16,6 +16,7 @@ import click
 from relaytui.cli.options import Target, json_option, state_option, usage
 from relaytui.cli.output import print_json, printable
 from relaytui.shell.arguments import WORDS, Seconds, Whole
+from relaytui.shell.loading import loading
 from relaytui.wire.errors import sentences
 from relaytui.wire.proof import SHORT_SECRET
 from relaytui.wire.text import counted
@@ -52,9 +53,11 @@ def serve(
 async def _serve(
     state: Path, host: str | None, port: int | None, lease_seconds: float | None, new_key: bool, as_json: bool
 ) -> None:
-    from relaytui.commander.logs import say
-    from relaytui.commander.server import Commander
-    from relaytui.commander.settings import CommanderSettings
+    with loading():
+        import relaytui.shell.web  # noqa: F401 - before the rest: its aiohttp loads no certificates
+        from relaytui.commander.logs import say
+        from relaytui.commander.server import Commander
+        from relaytui.commander.settings import CommanderSettings
 
     settings = CommanderSettings.from_env(
         os.environ, state=state, host=host, port=port, lease_seconds=lease_seconds, new_key=new_key

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import quote
 
-import aiohttp
 from msgspec import to_builtins
 
 from relaytui.client.answers import (
@@ -30,6 +29,7 @@ from relaytui.client.answers import (
 )
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.proving import open_session, prove_commander, unreachable
+from relaytui.shell.web import aiohttp
 from relaytui.wire.artifacts import (
     OFFSET_HEADER,
     ArtifactRow,
@@ -68,7 +68,7 @@ class CommanderClient:
         self._proven = False
 
     async def __aenter__(self) -> Self:
-        self._session = open_session()
+        self._session = open_session(self.endpoint.url)
         return self
 
     async def __aexit__(
@@ -268,7 +268,7 @@ class CommanderClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = open_session()
+            self._session = open_session(self.endpoint.url)
         return self._session
 
 

@@ -67,7 +67,7 @@ async def running_commander(state: Path) -> Endpoint | None:
         return None
     from relaytui.client.proving import open_session, prove_commander
 
-    async with open_session() as session:
+    async with open_session(endpoint.url) as session:
         try:
             await prove_commander(session, endpoint)
         except RelayError as error:

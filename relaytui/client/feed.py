@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import aiohttp
-
 from relaytui.client.endpoint import Endpoint
 from relaytui.client.link import Link, LinkState
 from relaytui.client.proving import open_session, prove_commander
+from relaytui.shell.web import aiohttp
 from relaytui.wire.codec import decode, encode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.feed import ServerFeed, Watch
@@ -66,7 +65,7 @@ class Feed:
                 await socket.send_str(encode(self._watch).decode())
 
     async def run(self) -> None:
-        async with open_session() as session:
+        async with open_session(self._endpoint.url) as session:
             while True:
                 try:
                     await prove_commander(session, self._endpoint)

@@ -8,10 +8,9 @@ import secrets
 import socket
 import ssl
 
-import aiohttp
-
 from relaytui.client.answers import Health
 from relaytui.client.endpoint import Endpoint
+from relaytui.shell.web import aiohttp, connector
 from relaytui.wire.codec import decode
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
@@ -24,9 +23,11 @@ PROOF_SECONDS = 4.0
 """A commander answers within milliseconds; one that is swapped out or behind a slow line, within a second or two."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """A session that follows no redirect by itself, keeps no cookie, and goes through no proxy from the environment."""
+def open_session(url: str) -> aiohttp.ClientSession:
+    """A session with who listens there: it follows no redirect, keeps no cookie, and goes through no proxy of the
+    environment."""
     return aiohttp.ClientSession(
+        connector=connector(url),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=15, connect=5),
         auto_decompress=True,

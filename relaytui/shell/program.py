@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from relaytui.shell.interrupt import INTERRUPTED, leave_at_once
+from relaytui.shell.loading import loading
 from relaytui.shell.streams import Unwritable, settle_streams
 from relaytui.wire.errors import Exit, RelayError, sentences
 from relaytui.wire.text import clean, sayable
@@ -22,8 +24,11 @@ MAX_WORDS = 1_000
 def start(name: str, load: Callable[[], click.Command], args: Sequence[str] | None = None) -> int:
     """The exit code of the program called so; its streams are settled first, and then its commands loaded."""
     settle_streams()
-    code = run(name, load(), args)
+    with loading():
+        command = load()
+    code = run(name, command, args)
     leave_at_once(code)  # it is over: Python's own end has nothing to say about Ctrl-C
+    gc.freeze()  # nor is there a use in its looking through all that was loaded, two times over
     return code
 
 
