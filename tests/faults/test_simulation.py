@@ -1,4 +1,4 @@
-"""500 worlds in the deterministic simulation, and the bugs planted in it: the same as `python -m tests.faults`.
+"""Worlds of the deterministic simulation, and the bugs planted in it: the same as `python -m tests.faults`.
 
 In a process of its own: what it replaces (pids, randomness, threads) is replaced for nobody else, and a seed is a seed.
 """
@@ -6,11 +6,10 @@ In a process of its own: what it replaces (pids, randomness, threads) is replace
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +32,27 @@ def test_a_world_without_faults_trains_to_its_end() -> None:
     assert "failed: none" in faults("--seeds", "1-5", "--clean")
 
 
-@pytest.mark.parametrize("seeds", ["1-250", "251-500"])
-def test_in_500_worlds_nothing_acked_is_lost_and_no_run_has_two_histories(seeds: str) -> None:
-    assert "failed: none" in faults("--seeds", seeds)
+MET = """
+    1 2 11 15 16 24 45 54 56 58 69 72 77 85 94 95 98 99 109 111 112 114 120 125 138 140 147 149 152 153 155 159 168
+    173 178 187 188 193 194 212 214 215 226 227 232 234 241 247 248 250 267 277 278 287 290 295 299 304 307 310 312
+    319 320 323 324 325 333 349 356 363 370 373 374 375 377 388 391 394 395 396 400 404 405 412 414 416 417 420 425
+    443 445 448 449 454 455 456 468 474 476 484 491 498 500
+"""
+"""Of the first 500 worlds those in which any two faults that meet in one of them meet, and all but 29 of the 1,917 threes
+that do: in a fifth of the time."""
+NAMED = "898 1104 1706 4260 4465 5207 7517 8347 8571 9516 10083 11962 16411 17669 18106 18604 19415"
+"""Worlds that once failed."""
+
+
+def test_nothing_acked_is_lost_and_no_run_has_two_histories_whichever_faults_meet() -> None:
+    told = faults("--seeds", ",".join((MET + NAMED).split()))
+    assert "120 worlds" in told
+    assert "failed: none" in told
+    # They count only where everything goes wrong in them.
+    (injected,) = (line for line in told.splitlines() if line.startswith("faults injected"))
+    times = [int(number) for number in re.findall(r" (\d+)(?=, |$)", injected.partition(": ")[2])]
+    assert len(times) == 25, injected
+    assert min(times) >= 10, injected
 
 
 def test_a_seed_tells_the_same_story_again() -> None:

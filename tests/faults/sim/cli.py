@@ -22,7 +22,9 @@ TRIES = 150
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     made.add_argument("--seed", type=int, help="replay one world")
-    made.add_argument("--seeds", metavar="A-B", default="1-500", help="worlds A to B (default %(default)s)")
+    made.add_argument(
+        "--seeds", metavar="A-B", default="1-500", help="worlds A to B, and others after a comma (default %(default)s)"
+    )
     made.add_argument("--bugs", nargs="*", metavar="NAME", help="plant each bug, and say which judge catches it")
     made.add_argument("--clean", action="store_true", help="without faults")
     made.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
@@ -38,18 +40,24 @@ def main(argv: Sequence[str]) -> int:
     if args.bugs is not None:
         return catch(args.bugs or list(BUGS), args.seed)
     if args.seed is not None:
-        first = last = args.seed
+        seeds = [args.seed]
     else:
-        first, _, last = args.seeds.partition("-")
+        seeds = numbers(args.seeds)
     began = time.perf_counter()
     results: list[Result] = []
-    for result in each(range(int(first), int(last or first) + 1), args):
+    for result in each(seeds, args):
         results.append(result)
         if not result.ok:
             print(f"seed {result.seed}: {result.violations[0]}", flush=True)
             print(f"  replay it: python -m tests.faults --seed {result.seed} -v", flush=True)
     print(summary(results, time.perf_counter() - began))
     return 0 if all(result.ok for result in results) else 1
+
+
+def numbers(words: str) -> list[int]:
+    """`1-3,8` as 1, 2, 3, 8."""
+    parts = [part.partition("-") for part in words.split(",")]
+    return [seed for first, _, last in parts for seed in range(int(first), int(last or first) + 1)]
 
 
 def each(seeds: Sequence[int], args: argparse.Namespace) -> Iterator[Result]:
@@ -70,7 +78,7 @@ def catch(names: Sequence[str], seed: int | None) -> int:
     """Every planted bug meets worlds until a judge catches it; 1 where one escapes them all."""
     escaped = 0
     for name in names:
-        for tried in [seed] if seed is not None else range(1, TRIES + 1):
+        for tried in [seed] if seed is not None else [BUGS[name].seen, *range(1, TRIES + 1)]:
             result = World(tried, bug=BUGS[name], verbose=seed is not None).run()
             if not result.ok and "TypeError" in result.violations[0]:
                 escaped += 1

@@ -33,12 +33,14 @@ Replaced = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Bug:
-    """`kinds`: of faults under which it shows; with none of them it may be no bug at all."""
+    """`kinds`: of faults under which it shows; with none of them it may be no bug at all. `seen`: a world that showed it
+    once, and is tried before the others."""
 
     what: str
     kinds: tuple[str, ...]
     replaced: tuple[Replaced, ...]
     plan: dict[str, Any]
+    seen: int = 1
 
 
 def _now() -> float:
@@ -119,7 +121,7 @@ _REWIND = Lane.rewind
 BUGS: dict[str, Bug] = {
     "ack before commit, state": Bug(
         "reports are acknowledged when they come in (and the disk is slow)", ("commander crash",),
-        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {},
+        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {}, seen=3,
     ),
     "no dedupe": Bug(
         "the commander applies what it has already (and the disk is slow)", ("connection reset", "messages late"),
@@ -131,7 +133,7 @@ BUGS: dict[str, Bug] = {
     ),
     "wall clock": Bug(
         "deadlines are on the wall clock", ("wall clock step",),
-        ((HostClock, "boot", lambda self: self.wall() - EPOCH_OF_WALL),), {"pods": 3},
+        ((HostClock, "boot", lambda self: self.wall() - EPOCH_OF_WALL),), {"pods": 3}, seen=3,
     ),
     "leases run out early": Bug(
         "the commander counts a third of the lease", ("partition", "agent SIGSTOP"),
@@ -144,12 +146,12 @@ BUGS: dict[str, Bug] = {
     ),
     "no hold-off after a restore": Bug(
         "a restored commander grants at once", ("restored backup",),
-        ((Leases, "load_in", lambda self, tx, *, unproven=False: None),), {"pods": 3},
+        ((Leases, "load_in", lambda self, tx, *, unproven=False: None),), {"pods": 3}, seen=8,
     ),
     "no fence on the volume": Bug(
         "who was replaced goes on publishing", ("partition", "force-acquire, pod gone"),
         ((Publisher, "_still_mine", lambda self: self._held()), (Publisher, "_replaced", lambda self: False)),
-        {"on_lease_loss": "continue", "pods": 3},
+        {"on_lease_loss": "continue", "pods": 3}, seen=8,
     ),
     "no epoch check at the commander": Bug(
         "renewals of any epoch are taken", ("partition", "force-acquire, pod gone"),
@@ -161,7 +163,7 @@ BUGS: dict[str, Bug] = {
     ),
     "prune to one": Bug(
         "only the newest checkpoint is kept", (),
-        ((relay_agent.checkpoints.prune, "KEEP_AT_LEAST", 1),), {"keep": 1, "save_every": 3},
+        ((relay_agent.checkpoints.prune, "KEEP_AT_LEAST", 1),), {"keep": 1, "save_every": 3}, seen=4,
     ),
     "half a save is whole": Bug(
         "what lies in the staging folder is published as it is", (),
@@ -169,7 +171,7 @@ BUGS: dict[str, Bug] = {
     ),
     "resume by name": Bug(
         "the newest checkpoint is the last one by name", ("agent SIGTERM", "pod lost"),
-        ((beginning, "choose", _by_name(beginning.choose)),), {"total": 30, "save_every": 3},
+        ((beginning, "choose", _by_name(beginning.choose)),), {"total": 30, "save_every": 3}, seen=23,
     ),
     "ended while it lives": Bug(
         "the end is told before the trainer is dead", ("agent SIGTERM", "drain"),
