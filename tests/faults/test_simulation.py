@@ -38,8 +38,8 @@ MET = """
     319 320 323 324 325 333 349 356 363 370 373 374 375 377 388 391 394 395 396 400 404 405 412 414 416 417 420 425
     443 445 448 449 454 455 456 468 474 476 484 491 498 500
 """
-"""Of the first 500 worlds those in which any two faults that meet in one of them meet, and all but 29 of the 1,917 threes
-that do: in a fifth of the time."""
+"""Of the first 500 worlds those in which any two faults that meet in one of them do, and all but 29 of the 1,917 threes
+that meet: in a fifth of the time."""
 NAMED = "898 1104 1706 4260 4465 5207 7517 8347 8571 9516 10083 11962 16411 17669 18106 18604 19415"
 """Worlds that once failed."""
 

@@ -39,10 +39,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     if args.bugs is not None:
         return catch(args.bugs or list(BUGS), args.seed)
-    if args.seed is not None:
-        seeds = [args.seed]
-    else:
-        seeds = numbers(args.seeds)
+    seeds = [args.seed] if args.seed is not None else numbers(args.seeds)
     began = time.perf_counter()
     results: list[Result] = []
     for result in each(seeds, args):

@@ -33,8 +33,8 @@ Replaced = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Bug:
-    """`kinds`: of faults under which it shows; with none of them it may be no bug at all. `seen`: a world that showed it
-    once, and is tried before the others."""
+    """`kinds`: of faults under which it shows; with none of them it may be no bug at all. `seen`: a world that showed
+    it once, and is tried before the others."""
 
     what: str
     kinds: tuple[str, ...]
