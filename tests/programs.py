@@ -167,6 +167,15 @@ def become(folder: str, environ: list[tuple[Any, Any]], session: bool, streams: 
         setattr(sys, f"__{name}__", new)
 
 
+def leave(code: int) -> None:
+    """As Python ends, but for the taking to pieces of all that was loaded: it would have to be copied for that."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code & 0xFF)
+
+
 def serve(line: socket.socket) -> list[str]:
     """In the helper, for as long as somebody asks; in each copy, what it shall run."""
     while True:
@@ -192,4 +201,9 @@ if __name__ == "__main__":
     gc.freeze()
     sys.argv = serve(channel)
     channel.detach()
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            leave(end.code)
+        raise
