@@ -17,12 +17,14 @@ from checkpoint_kit import ManualClock, mine, names, new_run, stage, take, whole
 from commander_kit import FakeClock
 from preempt_kit import virtually
 
+from relay_agent.checkpoints import begun
 from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.heard import HEARD_WITHIN
 from relay_agent.checkpoints.manifest import read
+from relay_agent.checkpoints.missed import IF_WHOLE
 from relay_agent.checkpoints.publish import Published, publish
-from relay_agent.checkpoints.publisher import CALM, IF_WHOLE, LOOK_EVERY, RETRY_AFTER, ROOM_WITHIN, Publisher
+from relay_agent.checkpoints.publisher import CALM, LOOK_EVERY, RETRY_AFTER, ROOM_WITHIN, Publisher
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
@@ -594,7 +596,7 @@ async def test_where_the_volume_does_not_answer_any_save_may_be_cut(rig: Rig, mo
     def hangs(root: Path) -> list[str]:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(publisher_module, "_listed", hangs)
+    monkeypatch.setattr(begun, "_listed", hangs)
     publisher = rig.publisher()
     await publisher.trainer_stops()
     stage(rig.run, 1, 1, marker=False)

@@ -10,7 +10,7 @@ from checkpoint_kit import new_run, stage
 from test_agent_publisher import Rig
 from test_taking import Rig as TakingRig
 
-from relay_agent.checkpoints import publisher as publisher_module
+from relay_agent.checkpoints import begun
 from relay_agent.checkpoints.publisher import Publisher
 
 SETTLE = 5.0
@@ -72,15 +72,15 @@ async def test_until_it_is_known_what_had_begun_nothing_is_an_answer(rig: Rig, m
         answers.wait(60)
         return [path.name for path in root.iterdir()]
 
-    monkeypatch.setattr(publisher_module, "_listed", slow)
-    monkeypatch.setattr(publisher_module, "TOLD_WITHIN", 0.01)
+    monkeypatch.setattr(begun, "_listed", slow)
+    monkeypatch.setattr(begun, "TOLD_WITHIN", 0.01)
     publisher = rig.publisher()
     await publisher.asked_to_save()
     stage(rig.run, 1, 1)
     assert await settles(rig, publisher) == 0
     answers.set()
     await publisher.asked_to_save()
-    monkeypatch.setattr(publisher_module, "TOLD_WITHIN", 60.0)
+    monkeypatch.setattr(begun, "TOLD_WITHIN", 60.0)
     await publisher.asked_to_save()
     stage(rig.run, 1, 2)
     assert await settles(rig, publisher) == 1

@@ -9,7 +9,7 @@ import programs
 import pytest
 from agent_rig import TUI, Rig, eventually
 
-from relay_agent.checkpoints.publisher import IF_WHOLE
+from relay_agent.checkpoints.missed import IF_WHOLE
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
+from relaytui.wire.text import counted
+
 
 class Miss(Enum):
     """Why a checkpoint is not on the volume."""
@@ -17,6 +19,7 @@ class Miss(Enum):
     ASIDE = "aside"  # it lies in `ckpt/.bad`
 
 
+IF_WHOLE = ": if you know that it is whole, docs/agent.md (What a dead attempt leaves) says how to have it published"
 NAMED = 3
 """Checkpoints of one reason that are named."""
 
@@ -26,6 +29,8 @@ class Missed:
 
     def __init__(self) -> None:
         self._misses: dict[str, tuple[Miss, str]] = {}  # by name: and why, in words
+        self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
+        self._aside = (0, 0, "")  # where the newest of what was set aside lies: when it was saved, its step, its path
 
     def __len__(self) -> int:
         return len(self._misses)
@@ -70,8 +75,31 @@ class Missed:
         """What is no longer in the staging folder was taken away, unless it was by us."""
         self._misses = {name: of for name, of in self._misses.items() if of[0] is Miss.ASIDE or name in there}
 
-    def clear(self) -> None:
+    def add_aside(self, name: str, why: str, saved: tuple[int, int], where: str) -> None:
+        """Unless something saved later makes up for it. `saved`: when, and its step; `where` it lies now, in the run's
+        folder, or nothing."""
+        if saved > self._last:
+            self._misses[name] = (Miss.ASIDE, why)
+            if where:
+                self._aside = max(self._aside, (*saved, where))
+
+    def published(self, saved_at: int, step: int) -> None:
+        """That makes up for all that was missed."""
+        self._last = max(self._last, (saved_at, step))
         self._misses.clear()
+        self._aside = (0, 0, "")
+
+    def words(self, lost: str, newest: int | None, step: int) -> str:
+        """Which did not come onto the volume although they should have, why, and what can be done; or nothing. `lost`:
+        what is missing of the volume; `newest`: the step of the last published; `step`: where the trainer ended."""
+        if count := len(self):
+            words = f"{counted(count, 'checkpoint')} could not be published: {self.why(lost)}"
+            where = self._aside[-1] if self.only_aside and not lost else ""
+            which = "it" if count == 1 else "the newest of them"
+            return f"{words}; {which} lies in {where}{IF_WHOLE}" if where else words
+        if lost and newest is not None and newest < step:
+            return f"what it saved after step {newest} could not be published: {lost}"
+        return ""
 
 
 def _key(name: str) -> tuple[int, str]:

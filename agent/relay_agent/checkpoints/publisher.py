@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.beat import to_next
-from relay_agent.checkpoints.answers import Answers
 from relay_agent.checkpoints.aside import orphan, set_aside, staged_aside, was_taken_away
-from relay_agent.checkpoints.disk import FULL, names
+from relay_agent.checkpoints.begun import ANY, Begun
+from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.exit_word import was_stopped
 from relay_agent.checkpoints.heard import Heard
 from relay_agent.checkpoints.line import marks_so_far, published
+from relay_agent.checkpoints.lost import Lost
 from relay_agent.checkpoints.measured import Measured
 from relay_agent.checkpoints.missed import Miss, Missed
 from relay_agent.checkpoints.output_watch import Ready
@@ -31,7 +32,6 @@ from relay_agent.process import say
 from relay_agent.volume.mounted import Mounted
 from relay_agent.volume.volume import RunFolder, highest_claim
 from relaytui.wire.clock import Clock
-from relaytui.wire.text import clean, counted
 
 LOOK_EVERY = 0.5
 CALM, CALM_AFTER = 2, 10.0
@@ -42,30 +42,10 @@ RETRY_AFTER = 15.0
 ROOM_WITHIN = 120.0
 """Seconds that the last checkpoints of a trainer that has ended wait for room: somebody may make some, and what it
 learned is worth more than that."""
-LISTED_WITHIN = 0.25
-"""Seconds that SIGTERM waits for a look at which saves have begun."""
-TOLD_WITHIN = 2.0
-"""Seconds that an order to save waits for such a look. While it goes on, nothing that is published is its answer."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
 
 
-class _Any:
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-_ANY = _Any()
-
-
-def _listed(root: Path) -> list[str]:
-    try:
-        return names(root)
-    except FileNotFoundError:
-        return []
-
-
-IF_WHOLE = ": if you know that it is whole, docs/agent.md (What a dead attempt leaves) says how to have it published"
 _LEFT = "a process that it left behind may have been saving still and had to be stopped"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
 _EARLY = "before its last step, maybe in the middle of a save"
@@ -130,18 +110,12 @@ class Publisher:
         self._again = False
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
         self._mounted = Mounted(folder, epoch)
-        self._lost = ""
-        self._said = False
-        self._begun: Container[str] | None = None  # saves that had begun when its trainer was asked to stop
-        self._listing: asyncio.Task[None] | None = None  # what had begun when it was asked to save
-        self._asked = 0
+        self._lost = Lost(folder, epoch, recorder, on_fenced)
+        self._begun = Begun(folder.staging(epoch), self._watch, taking, settle)
         self._missed = Missed()
-        self._aside = (0, 0, "")  # where the newest of what was missed lies: when it was saved, its step, its path
         self._waits = False  # for room, at the end
-        self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
         self.measured = Measured()
-        self.answers = Answers()
-        self._publishing = ""  # by its name in the staging folder
+        self.answers = self._begun.answers
         self.protect: set[str] = set()
         self.sending: Callable[[], set[str]] = set  # what is on its way off the pod is spared, too
         self.undecided = True
@@ -173,48 +147,19 @@ class Publisher:
         self._watch.watching.frozen = frozen
 
     async def trainer_stops(self) -> None:
-        """Right before it is asked to: which saves have begun by then. A volume that does not answer is not waited for;
-        then any of them may be cut."""
-        if self._begun is not None:
-            return
-        self._begun = _ANY
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(LISTED_WITHIN):
-                self._begun = frozenset(await asyncio.to_thread(_listed, self._folder.staging(self._epoch)))
+        """To be called right before it is asked to."""
+        await self._begun.trainer_stops()
 
     async def asked_to_save(self) -> None:
-        """Right before its trainer is: what has begun by then is no answer."""
-        self.answers.asked()
-        self._asked += 1
+        """To be called right before its trainer is."""
         self._stirred = self._clock.boot()
         self._soon.set()
-        if self._listing is None:
-            self._listing = asyncio.create_task(self._list_begun(), name="list")
-        await asyncio.wait({self._listing}, timeout=TOLD_WITHIN)
+        await self._begun.asked_to_save()
 
     @property
     def awaited(self) -> str:
-        """In words, what was begun after that and has yet to keep still; empty where there is none."""
-        seconds = dict.fromkeys(self._watch.waiting, self._watch.stillness)
-        seconds |= dict.fromkeys(self._taking.waiting if self._taking else (), self._settle)
-        for name, still in seconds.items():
-            if self.answers.is_new(name):
-                return f"{clean(name, 128)} is there; it is whole once nothing in it changed for {still:g} s"
-        return ""
-
-    async def _list_begun(self) -> None:
-        """First where they come from: what is taken meanwhile is seen where it goes to."""
-        try:
-            asked = 0
-            while asked != self._asked:  # or it was asked once more meanwhile
-                asked = self._asked
-                own = await asyncio.to_thread(self._taking.pending) if self._taking else set[str]()
-                staged = await asyncio.to_thread(_listed, self._folder.staging(self._epoch))
-            self.answers.begun(own, [*staged, self._publishing])
-        except OSError:  # the looks say what is wrong with the volume
-            pass
-        finally:
-            self._listing = None
+        """As `Begun` has it."""
+        return self._begun.awaited
 
     def close(self) -> None:
         """No look is begun any more; the one that is going on ends first."""
@@ -233,11 +178,11 @@ class Publisher:
         that was `stopped`, that left processes (`leftovers`) which were, or that ended before its last step. `over`:
         whether a run that has saved that step can be at its end."""
         self._wait_until = 0.0
-        if self._begun is None and not stopped:  # the word of its guardian, or of an agent before this one
+        if self._begun.at_stop is None and not stopped:  # the word of its guardian, or of an agent before this one
             stopped = await asyncio.to_thread(was_stopped, self._folder, self._epoch)
-        if leftovers or (self._begun is None and stopped):
-            self._begun = _ANY
-        begun = self._begun
+        begun = self._begun.at_stop
+        if leftovers or (begun is None and stopped):
+            begun = ANY
         self._watch.why_cut = _LEFT if leftovers else _STOPPED if begun is not None else _EARLY
         self._watch.may_be_cut = lambda name: name in (begun or ()) or not over(_step(name))
         if self._taking:
@@ -248,7 +193,7 @@ class Publisher:
         ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
             await self.look(exit_code)
         await self._wait_for_room(exit_code)
-        if self._lost:
+        if self._lost.what:
             self._missed.add_new(await asyncio.to_thread(self._mounted.saved_elsewhere))
             return
         for torn in self._watch.torn():
@@ -281,13 +226,12 @@ class Publisher:
         found.sort(key=lambda sealed: sealed.manifest.seq)
         if found:
             self.newest_step = found[-1].manifest.step
-            self._last = (saved_at(found[-1].path), self.newest_step)
+            self._missed.published(saved_at(found[-1].path), self.newest_step)
             self.measured.bytes = found[-1].manifest.total_bytes
         for step, path in staged_aside(self._folder, self._epoch):
-            saved = saved_at(path)
-            if (saved, step) > self._last:  # else something makes up for it
-                self._missed.add([f"step_{step}"], "an agent before this one set it aside", Miss.ASIDE)
-                self._aside = max(self._aside, (saved, step, str(path.relative_to(self._folder.root))))
+            where = str(path.relative_to(self._folder.root))
+            why = "an agent before this one set it aside"
+            self._missed.add_aside(f"step_{step}", why, (saved_at(path), step), where)
         return [
             Published(
                 sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
@@ -299,31 +243,24 @@ class Publisher:
     def unpublished(self, step: int) -> str:
         """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
         `step`: where the trainer ended. One that was published later makes up for those before it."""
-        if count := len(self._missed):
-            words = f"{counted(count, 'checkpoint')} could not be published: {self._missed.why(self._lost)}"
-            where = self._aside[-1] if self.torn else ""
-            which = "it" if count == 1 else "the newest of them"
-            return f"{words}; {which} lies in {where}{IF_WHOLE}" if where else words
-        if self._lost and self.newest_step is not None and self.newest_step < step:
-            return f"what it saved after step {self.newest_step} could not be published: {self._lost}"
-        return ""
+        return self._missed.words(self._lost.what, self.newest_step, step)
 
     @property
     def kept(self) -> bool:
         """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
-        return self._missed.only_room and not self._lost
+        return self._missed.only_room and not self._lost.what
 
     @property
     def torn(self) -> bool:
         """Whether nobody can publish what was not published."""
-        return self._missed.only_aside and not self._lost
+        return self._missed.only_aside and not self._lost.what
 
     async def look(self, exit_code: int | None = None) -> None:
         """One look at the staging folder; the last one where `exit_code` is given."""
         try:
             # In one thread, one after the other: most looks find nothing, and to wake a thread costs more than they do.
             lost, found, whole = await self._gently(self._see, exit_code)
-            if not await self._note_lost(lost):
+            if not await self._lost.note(lost):
                 return
             self.undecided |= bool(found)  # taking takes long, and more may come meanwhile
             if self._taking and not lost:
@@ -331,14 +268,14 @@ class Publisher:
             if whole is None:
                 whole = await asyncio.to_thread(self._watch.scan, self._clock.boot(), exit_code)
         except OSError as error:
-            if not self._lost:
+            if not self._lost.what:
                 self._trouble("checkpoint.unseen", f"the staging folder cannot be read: {error.strerror or error}")
             return
         self.undecided = undecided = bool(self._watch.waiting or (self._taking and self._taking.waiting))
         if found or self._watch.any or (self._taking and self._taking.any):
             self._stirred = self._clock.boot()
-        if self._lost:
-            self._missed.add([staged.path.name for staged in whole], self._lost)
+        if self._lost.what:
+            self._missed.add([staged.path.name for staged in whole], self._lost.what)
             return
         self._remarks.make(self._watch)
         if self._taking:
@@ -385,35 +322,10 @@ class Publisher:
         if taking.no_room:
             await self._prune()
 
-    # -- is the volume there? ------------------------------------------------------------------------------------
-
-    def _replaced(self) -> bool:
-        """Whoever claimed the run after us clears our staging folder."""
-        try:
-            return highest_claim(self._folder) > self._epoch
-        except OSError:
-            return False
-
-    async def _note_lost(self, lost: str) -> bool:
-        """`lost`: what of the volume is missing, or nothing. False where somebody else has the run: it is theirs."""
-        replaced = await asyncio.to_thread(self._replaced) if lost else False
-        if replaced:
-            self._on_fenced()
-            return False
-        before, self._lost = self._lost, lost
-        if lost and not before:
-            self._recorder.event("volume.lost", f"{lost}; what is saved now is not published until it is back")
-            if not self._said:
-                self._said = True
-                say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
-        elif before and not lost:
-            self._recorder.event("volume.back", f"what was missed is back: {before}")
-        return True
-
     async def _publish(self, staged: Staged, heard: bool) -> bool:
         """Whether it is in the line now. `heard`: all that its trainer printed before it was whole."""
         began = self._clock.boot()
-        self._publishing = staged.path.name
+        self._begun.publishing = staged.path.name
         try:
             done = await self._gently(
                 publish,
@@ -447,11 +359,9 @@ class Publisher:
             await self._refused(staged, error)
         else:
             self.answers.published(staged.path.name)
-            self._publishing = ""
+            self._begun.publishing = ""
             self.newest_step = done.step
-            self._last = max(self._last, (staged.saved_at, staged.step))
-            self._missed.clear()
-            self._aside = (0, 0, "")
+            self._missed.published(staged.saved_at, staged.step)
             if done.fresh:
                 self.measured.published(done.bytes, self._clock.boot() - began)
                 self._recorder.published(done)
@@ -460,7 +370,7 @@ class Publisher:
                 await self._prune()
             return True
         finally:
-            self._publishing = ""
+            self._begun.publishing = ""
         return False
 
     def _metrics(self, step: int) -> dict[str, float]:
@@ -475,7 +385,7 @@ class Publisher:
         if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
             return
         if lost := await asyncio.to_thread(self._mounted.missing):  # it went under our hands
-            if await self._note_lost(lost):
+            if await self._lost.note(lost):
                 self._missed.add([name], lost)
             return
         self._missed.add([name], words)
@@ -489,8 +399,9 @@ class Publisher:
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
         else:
             self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
+            where = await self._set_aside(staged)
             self._missed.add([name], words, Miss.ASIDE)
-            await self._set_aside(staged)
+            self._missed.add_aside(name, words, (staged.saved_at, staged.step), where)
 
     async def _mark(self, staged: Path) -> None:
         """It is whole: say so to the next attempt, that may not know how this one's trainer ended."""
@@ -521,8 +432,7 @@ class Publisher:
         where = await self._set_aside(staged)
         words = f"{name} is set aside in {where}" if where else f"{name} is not used"
         self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
-        if (staged.saved_at, staged.step) > self._last:
-            self._missed.add([name], reason, Miss.ASIDE)
+        self._missed.add_aside(name, reason, (staged.saved_at, staged.step), where)
 
     async def _set_aside(self, staged: Staged) -> str:
         """Where it lies now, in the run's folder; empty where it is still there."""
@@ -531,10 +441,7 @@ class Publisher:
         except OSError as error:
             self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
             return ""
-        where = str(aside.relative_to(self._folder.root))
-        if (staged.saved_at, staged.step) > self._last:
-            self._aside = max(self._aside, (staged.saved_at, staged.step, where))
-        return where
+        return str(aside.relative_to(self._folder.root))
 
     async def _orphan(self, staged: Staged) -> None:
         name = staged.path.name

@@ -1,0 +1,92 @@
+"""Which saves of an attempt have begun: by when its trainer is asked to stop, and by when it is asked to save."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from contextlib import suppress
+from pathlib import Path
+
+from relay_agent.checkpoints.answers import Answers
+from relay_agent.checkpoints.disk import names
+from relay_agent.checkpoints.staging import StagingWatch
+from relay_agent.checkpoints.taking import Taking
+from relaytui.wire.text import clean
+
+LISTED_WITHIN = 0.25
+"""Seconds that SIGTERM waits for a look at which saves have begun."""
+TOLD_WITHIN = 2.0
+"""Seconds that an order to save waits for such a look. While it goes on, nothing that is published is its answer."""
+
+
+class _Any:
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+ANY = _Any()
+
+
+class Begun:
+    """`staging`: the attempt's folder; `settle`: how long what is taken from the trainer's own has to keep still."""
+
+    def __init__(self, staging: Path, watch: StagingWatch, taking: Taking | None, settle: float) -> None:
+        self._staging = staging
+        self._watch = watch
+        self._taking = taking
+        self._settle = settle
+        self._listing: asyncio.Task[None] | None = None
+        self._asked = 0
+        self.answers = Answers()
+        self.at_stop: Container[str] | None = None
+        """By their names in the staging folder; None: its trainer was not asked to stop."""
+        self.publishing = ""
+        """What is on its way out of there, by that name."""
+
+    async def trainer_stops(self) -> None:
+        """Right before it is asked to. A volume that does not answer is not waited for; then any of them may be cut."""
+        if self.at_stop is not None:
+            return
+        self.at_stop = ANY
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LISTED_WITHIN):
+                self.at_stop = frozenset(await asyncio.to_thread(_listed, self._staging))
+
+    async def asked_to_save(self) -> None:
+        """Right before its trainer is: what has begun by then is no answer."""
+        self.answers.asked()
+        self._asked += 1
+        if self._listing is None:
+            self._listing = asyncio.create_task(self._list(), name="list")
+        await asyncio.wait({self._listing}, timeout=TOLD_WITHIN)
+
+    @property
+    def awaited(self) -> str:
+        """In words, what was begun after that and has yet to keep still; empty where there is none."""
+        seconds = dict.fromkeys(self._watch.waiting, self._watch.stillness)
+        seconds |= dict.fromkeys(self._taking.waiting if self._taking else (), self._settle)
+        for name, still in seconds.items():
+            if self.answers.is_new(name):
+                return f"{clean(name, 128)} is there; it is whole once nothing in it changed for {still:g} s"
+        return ""
+
+    async def _list(self) -> None:
+        """First where they come from: what is taken meanwhile is seen where it goes to."""
+        try:
+            asked = 0
+            while asked != self._asked:  # or it was asked once more meanwhile
+                asked = self._asked
+                own = await asyncio.to_thread(self._taking.pending) if self._taking else set[str]()
+                staged = await asyncio.to_thread(_listed, self._staging)
+            self.answers.begun(own, [*staged, self.publishing])
+        except OSError:  # the looks say what is wrong with the volume
+            pass
+        finally:
+            self._listing = None
+
+
+def _listed(root: Path) -> list[str]:
+    try:
+        return names(root)
+    except FileNotFoundError:
+        return []
