@@ -181,6 +181,9 @@ def hash_files(
             failed.set()
             raise
 
+    if len(ordered) == 1 or (sync is None and sum(found.size for found in ordered) <= _CHUNK):
+        some()  # sooner than threads are there
+        return hashes
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool:
         for done in [pool.submit(some) for _ in ordered[:_THREADS]]:
             done.result()
