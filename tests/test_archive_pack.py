@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import itertools
@@ -41,15 +42,17 @@ def reproducible(size: int, seed: int = 1) -> bytes:
     return bytes(out[:size])
 
 
-FILES = {
-    "manifest.json": b"{}",
-    "model.safetensors": reproducible(9_000_000),
-    "global_step5/rank_0.pt": reproducible(700_000, 2),
-    "global_step5/rank_1.pt": b"",
-    "a.txt": bytes(512),
-    "a/b.txt": b"x" * 513,
-    "größe/" + "n" * 120: b"long",
-}
+@functools.cache
+def files() -> dict[str, bytes]:
+    return {
+        "manifest.json": b"{}",
+        "model.safetensors": reproducible(9_000_000),
+        "global_step5/rank_0.pt": reproducible(700_000, 2),
+        "global_step5/rank_1.pt": b"",
+        "a.txt": bytes(512),
+        "a/b.txt": b"x" * 513,
+        "größe/" + "n" * 120: b"long",
+    }
 
 
 def packed(path: Path, names: Iterable[str] | None = None, workers: int = 1) -> bytes:
@@ -57,14 +60,14 @@ def packed(path: Path, names: Iterable[str] | None = None, workers: int = 1) -> 
 
 
 def test_the_same_files_are_the_same_bytes(tmp_path: Path) -> None:
-    one = folder(tmp_path / "one", FILES)
-    two = folder(tmp_path / "two", dict(reversed(FILES.items())))
+    one = folder(tmp_path / "one", files())
+    two = folder(tmp_path / "two", dict(reversed(files().items())))
     for path in two.rglob("*"):
         path.chmod(0o700)
         os.utime(path, (1, 1))
     (two / "empty").mkdir()
     data = packed(one)
-    assert packed(two) == data == packed(two, list(FILES)) == packed(one, workers=3)
+    assert packed(two) == data == packed(two, list(files())) == packed(one, workers=3)
     # What zstd, Python and this code make of them together. A change here is a change for every archive ever stored:
     # nothing is found again by its hash.
     assert hashlib.sha256(data).hexdigest() == GOLDEN
@@ -78,11 +81,11 @@ def test_how_the_content_is_cut_changes_nothing() -> None:
 
 
 def test_other_programs_read_it(tmp_path: Path) -> None:
-    data = packed(folder(tmp_path / "one", FILES))
+    data = packed(folder(tmp_path / "one", files()))
     with tarfile.open(fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompress(data))) as archive:
         read = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
         assert all(member.isreg() and member.mode == 0o644 and not member.mtime for member in archive)
-    assert read == FILES
+    assert read == files()
     listed = subprocess.run(
         ["tar", "-tf", "-"],
         input=zstandard.ZstdDecompressor().decompress(data),
@@ -91,7 +94,7 @@ def test_other_programs_read_it(tmp_path: Path) -> None:
         env={"LC_ALL": "C.UTF-8"},
     )
     assert listed.stderr == b""
-    assert len(listed.stdout.splitlines()) == len(FILES)
+    assert len(listed.stdout.splitlines()) == len(files())
 
 
 def test_a_file_of_more_than_eight_gib_has_a_header_that_others_read(tmp_path: Path) -> None:
@@ -108,11 +111,11 @@ def test_a_file_of_more_than_eight_gib_has_a_header_that_others_read(tmp_path: P
 
 
 def test_the_way_back(tmp_path: Path) -> None:
-    data = packed(folder(tmp_path / "one", FILES))
+    data = packed(folder(tmp_path / "one", files()))
     done = extract(io.BytesIO(data).read, tmp_path / "two", sha256=hashlib.sha256(data).hexdigest())
-    assert {name: (tmp_path / "two" / name).read_bytes() for name in FILES} == FILES
-    assert done.files == tuple(sorted(FILES))
-    assert (done.bytes, done.size) == (sum(map(len, FILES.values())), len(data))
+    assert {name: (tmp_path / "two" / name).read_bytes() for name in files()} == files()
+    assert done.files == tuple(sorted(files()))
+    assert (done.bytes, done.size) == (sum(map(len, files().values())), len(data))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
@@ -205,30 +208,30 @@ def known(files: dict[str, bytes]) -> dict[str, tuple[int, str]]:
 
 
 def test_files_that_are_what_they_have_to_be_are_the_same_archive(tmp_path: Path) -> None:
-    path = folder(tmp_path / "one", FILES)
+    path = folder(tmp_path / "one", files())
     (path / "beside").touch()
-    assert b"".join(Pack(path, known=known(FILES)).chunks()) == packed(path, FILES)
+    assert b"".join(Pack(path, known=known(files())).chunks()) == packed(path, files())
 
 
 def test_a_size_that_differs_is_found_before_a_byte_is_read(tmp_path: Path) -> None:
-    path = folder(tmp_path / "one", FILES)
+    path = folder(tmp_path / "one", files())
     _shrink(path / "model.safetensors")
     with pytest.raises(Damaged, match=r"'model\.safetensors' has 3 bytes, not 9,000,000"):
-        Pack(path, known=known(FILES))
+        Pack(path, known=known(files()))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "größe/" + "n" * 120])
 def test_a_bit_that_turned_is_found_in_the_same_pass_before_the_end(tmp_path: Path, name: str) -> None:
     """Whichever file it is in: the archive has no end then that anybody could finish it with."""
-    path = folder(tmp_path / "one", FILES)
-    data = FILES[name]
+    path = folder(tmp_path / "one", files())
+    data = files()[name]
     (path / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    pack, got = Pack(path, known=known(FILES)), bytearray()
+    pack, got = Pack(path, known=known(files())), bytearray()
     with pytest.raises(Damaged, match=f"{name.split('/')[-1]}' is not what was saved"):
         got.extend(itertools.chain.from_iterable(pack.chunks()))
     assert pack.read_bytes <= pack.file_bytes
-    assert packed(path, FILES).startswith(got)
-    assert len(got) < len(packed(path, FILES))
+    assert packed(path, files()).startswith(got)
+    assert len(got) < len(packed(path, files()))
 
 
 def test_further_names_of_a_file_are_no_change(tmp_path: Path) -> None:
