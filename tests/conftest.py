@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,18 @@ LONG = (
     "test_agent_orders", "test_agent_takeover_damaged", "test_agent_takeover_stop",
 )  # fmt: skip
 """Files that take longest, few tests as some have: they begin first, so that none is left alone at the end."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each of several workers begins with a share of the files: what one has compiled, the others find compiled."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+    for name in names[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception):  # it is said where it is collected
+            importlib.import_module(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
