@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from relay_agent.output.lines import Lines
 from relay_agent.output.progress import Progress
-from relay_agent.reading.forms import Forms
+from relay_agent.reading.forms import ZEROS, Forms, of_plain
 from relay_agent.reading.shapes import MAX_LENGTH, read
 from relay_agent.reading.sight import Sight
 from relaytui.wire.reports import Step
@@ -55,7 +55,12 @@ def sightings(chunks: list[bytes], forms: type[Forms] = Forms) -> list[object]:
     lines, progress = Lines(), Progress()
     progress._reader._forms = forms()
     lots = [lot for chunk in chunks for lot in lines.feed(chunk, 0.0)] + lines.finish()
-    told = [progress.see(text, 0.0, lot.nested) for lot in lots if lot.whole for text in progress.worthy(lot.lines)]
+    told = [
+        progress.see(text, 0.0, lot.nested)
+        for lot in lots
+        if lot.whole
+        for text in progress.worthy(lot.lines, lot.form)
+    ]
     return [(step.step, step.total, str(step.metrics)) for step in told if step is not None]
 
 
@@ -190,6 +195,39 @@ def test_a_number_that_is_none_spoils_no_form() -> None:
         for digit in "0123456789":
             other = line.replace("0", digit)
             assert str(forms.known(other) or forms.read(other)) == str(read(other))
+
+
+@pytest.mark.parametrize("line", ["step 5 acc(%)=12.5 loss=0.3", "step 5 b(\\)=12.5 loss=0.3 a(%b)=2"])
+def test_a_name_is_read_off_as_it_is_written(line: str) -> None:
+    forms = Forms()
+    for digit in "123456789":
+        other = line.replace("5", digit)
+        assert str(forms.known(other) or forms.read(other)) == str(read(other))
+    assert forms.known(line) is not None
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([*TEXTS, "a line", "x" * 3_999, "12 of 3"]), min_size=1, max_size=30), max_size=4)
+)
+def test_the_form_of_many_lines_is_theirs_and_they_are_plain(lots: list[list[str]]) -> None:
+    lines = Lines()
+    for texts in lots:
+        for lot in lines.feed("".join(f"{text}\n" for text in texts).encode(), 0.0):
+            assert not lot.form or lot.form == "\n".join(lot.lines).encode().translate(ZEROS)
+            assert not lot.form or all(line == clean(line) for line in lot.lines)
+
+
+@pytest.mark.parametrize("odd", [b"\0", b"\t", b"\x1b", b"\x7f", b"\x80", b"\xff", "é".encode()])
+def test_what_is_not_plain_has_no_form(odd: bytes) -> None:
+    assert of_plain(b"step 12\nloss 3.5") == b"step 00\nloss 0.0"
+    assert of_plain(b"step 12\n" + odd) == b""
+
+
+@pytest.mark.parametrize("size", [MAX_LINE - 1, MAX_LINE, MAX_LINE + 1, MAX_LINE + 1_000, 3 * MAX_LINE])
+@pytest.mark.parametrize("before", [0, 1, 1_000, MAX_LINE // 2 - 1, MAX_LINE // 2, MAX_LINE])
+def test_a_long_line_among_others_is_cut(size: int, before: int) -> None:
+    texts = ["short", "b" * before, "x" * size, "short", "step 5 loss 0.5"]
+    assert whole(["".join(f"{text}\n" for text in texts).encode()]) == list(map(clean, texts))
 
 
 def test_every_line_of_the_corpus_ends_where_it_ends() -> None:

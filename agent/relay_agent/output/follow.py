@@ -172,7 +172,8 @@ class Follower:
     def _tell(self, lots: list[Lot], now: float) -> None:
         wall = self._clock.wall()
         shown = list(chain.from_iterable(lot.lines for lot in lots if lot.shown))
-        for lines in _portions(shown):
+        size = sum(len(lot.form) or sum(map(len, lot.lines)) for lot in lots if lot.shown)
+        for lines in _portions(shown, size):
             if not self._muted:
                 self._hand_on(Log(wall, self._n, lines))
             self._n += len(lines)
@@ -181,7 +182,7 @@ class Follower:
         for lot in lots:
             if not lot.whole:
                 continue
-            for text in self.progress.worthy(lot.lines):
+            for text in self.progress.worthy(lot.lines, lot.form):
                 if text == self._read:  # the state of a bar that is now its line
                     continue
                 self._read = text
@@ -213,14 +214,15 @@ class Follower:
 
     def _report_step(self, step: int, total: int | None, metrics: dict[str, float], rate: float | None) -> None:
         if metrics:
-            before = self._told.get(step)
-            self._told[step] = metrics if before is None else before | metrics
+            before = self._told.setdefault(step, metrics)
+            if before is not metrics:
+                self._told[step] = before | metrics
             if len(self._told) > REMEMBERED:
                 self._told = dict(islice(self._told.items(), REMEMBERED // 4, None))
         if self._muted:
             return
         numbers: dict[str, Number] = metrics  # type: ignore[assignment] # floats are such numbers
-        if not all(map(math.isfinite, metrics.values())):
+        if not math.isfinite(sum(metrics.values())):  # one that is not, or so large a sum
             numbers = pack_all(metrics)
         self._hand_on(Step(self._clock.wall(), step, total, numbers, rate))
 
@@ -230,11 +232,11 @@ def _same(one: float | None, other: float) -> bool:
     return one is not None and (math.isclose(one, other, rel_tol=1e-3) or (math.isnan(one) and math.isnan(other)))
 
 
-def _portions(lines: list[str]) -> Iterator[list[str]]:
-    """Lines in lots that are small enough for one report."""
+def _portions(lines: list[str], size: int) -> Iterator[list[str]]:
+    """Lines in lots that are small enough for one report. `size`: their characters, or more."""
     for start in range(0, len(lines), LINES_A_REPORT):
         lot = lines[start : start + LINES_A_REPORT]
-        if sum(map(len, lot)) <= CHARACTERS_A_REPORT:
+        if size <= CHARACTERS_A_REPORT or sum(map(len, lot)) <= CHARACTERS_A_REPORT:
             yield lot
         else:
             yield from _small(lot)

@@ -22,6 +22,9 @@ class Health:
 
     def see(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a stretch begins here."""
+        loss = metrics.get("loss")
+        if loss and math.isfinite(loss) and not self.sick and self.since is not None and self.since <= step:
+            return False  # as nearly all of them are
         finite = _is_finite(metrics)
         if finite is not None and (self.since is None or step < self.since):
             self.since = step

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from relay_agent.reading.forms import of_plain
 from relay_agent.secret_words import scrub
 from relaytui.wire.text import MAX_LINE, are_clean, are_long, clean, counted
 
@@ -33,13 +34,15 @@ _HALF = re.compile(rb"(?:\r|\x1b(?:\[[0-9]{0,4})?)\Z")
 class Lot(NamedTuple):
     """Lines, or one state of a bar.
 
-    `shown`: for people. `whole`: it ended, so that it may be understood. `nested`: a bar below another one.
+    `shown`: for people. `whole`: it ended, so that it may be understood. `nested`: a bar below another one. `form`: of
+    many lines, where they are plain (`reading/forms`).
     """
 
     lines: Sequence[str]
     shown: bool
     whole: bool
     nested: bool = False
+    form: bytes = b""
 
 
 class Lines:
@@ -138,7 +141,9 @@ class Lines:
         block, end, rest = data.rpartition(b"\n")
         if end:
             lines = block.decode("utf-8", "replace").split("\n")
-            if are_clean(lines):
+            if (form := of_plain(block)) and not (_may_be_long(block) and are_long(lines)):
+                lots.append(Lot(lines, shown=True, whole=True, form=form))
+            elif are_clean(lines):
                 lots.append(Lot(lines, shown=True, whole=True))
             elif not are_long(lines):
                 lots.append(Lot([clean(line) for line in lines], shown=True, whole=True))
@@ -233,6 +238,12 @@ class Lines:
         self._shown |= self._held
         self._held = {}
         return lots
+
+
+def _may_be_long(block: bytes) -> bool:
+    """Whether a line of it may have more than MAX_LINE bytes: such a one fills one of these stretches."""
+    stretch = MAX_LINE // 2
+    return any(block.find(b"\n", at, at + stretch) < 0 for at in range(0, len(block) - stretch, stretch))
 
 
 def _moves(data: bytes) -> bool:

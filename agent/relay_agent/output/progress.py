@@ -14,7 +14,7 @@ from msgspec import Struct
 from relay_agent.reading.patterns import Pattern
 from relay_agent.reading.reader import Reader
 from relay_agent.reading.shapes import read
-from relay_agent.reading.sight import MAX_STEP, Sight, evaluated
+from relay_agent.reading.sight import Sight, evaluated
 
 __all__ = ["Progress", "read"]
 
@@ -109,9 +109,9 @@ class Progress:
             return False
         return self.first is None or (self.complete(self.step) and newest <= max(self.step, self.total))
 
-    def worthy(self, lines: Sequence[str]) -> Iterator[str]:
+    def worthy(self, lines: Sequence[str], form: bytes = b"") -> Iterator[str]:
         """Those of some lines that `see` may understand. Ask for the next one once it has seen the last."""
-        return self._reader.worthy(lines)
+        return self._reader.worthy(lines, form)
 
     def see(self, text: str, now: float, nested: bool = False) -> Told | None:
         """Read one line, or one state of a bar; what it says, with the total known so far."""
@@ -135,22 +135,23 @@ class Progress:
 
     def take(self, sight: Sight, now: float) -> Told | None:
         """What a line or a file of the trainer's own says."""
-        if sight.step is None:
+        step = sight.step
+        if step is None:
             return None if self.first is None else Told(self.step, self.total, sight.metrics)
         if sight.sure:
             if sight.total is not None:
                 self.know_total(sight.total)
         elif not self._is_ours(sight):
             return None
-        if sight.bar and self.first is None and sight.step in (0, self.start):
-            return None  # it was drawn before there was a step
         if self.first is None:
-            self.first = sight.step
-        elif sight.step > self.step:
-            self.stride = min(self.stride or MAX_STEP, sight.step - self.step)
-        self._pace(sight.step, now)
-        self.step = sight.step
-        return Told(sight.step, self.total, sight.metrics)
+            if sight.bar and step in (0, self.start):
+                return None  # it was drawn before there was a step
+            self.first = step
+        elif step > self.step and (step - self.step < self.stride or not self.stride):
+            self.stride = step - self.step
+        self._pace(step, now)
+        self.step = step
+        return Told(step, self.total, sight.metrics)
 
     def _is_ours(self, sight: Sight) -> bool:
         """Whether it is about the steps of the training; takes over its total."""
@@ -212,5 +213,5 @@ class Progress:
         while len(seen) > SIGHTINGS and now - seen[1].at >= WINDOW:
             seen.popleft()
         first = seen[0]
-        if step > first.step and now - first.at >= SHORTEST:
+        if now - first.at >= SHORTEST and step > first.step:
             self.rate = (step - first.step) / (now - first.at)

@@ -41,10 +41,10 @@ class Reader:
         self._joined: int | None = None  # the total of that whose metrics came with it
         self._stepped = False
 
-    def worthy(self, lines: Sequence[str]) -> Iterator[str]:
+    def worthy(self, lines: Sequence[str], form: bytes = b"") -> Iterator[str]:
         """Those of some lines that `see` may understand: few as a rule. Ask for the next one once it has seen the last:
-        while it waits for some line, any other counts."""
-        rest, flags = iter(lines), self._worthy.flags(lines)
+        while it waits for some line, any other counts. `form`: theirs, where it is known."""
+        rest, flags = iter(lines), self._worthy.flags(lines, form)
         few = compress(rest, flags)
         while True:
             if self._patterns or self._awaited or self._table.names:
@@ -61,9 +61,11 @@ class Reader:
         for pattern in self._patterns:
             if (sight := pattern.read(text)) is not None:
                 return self._place(sight)
-        if len(text) > shapes.MAX_LENGTH:
-            return None
-        sight = self._forms.known(text) or self._read(text)
+        sight = self._forms.known(text)
+        if sight is None:
+            if len(text) > shapes.MAX_LENGTH:
+                return None
+            sight = self._read(text)
         if sight is None or (nested and sight.bar and sight.within is None and not sight.metrics):
             return self._wait()  # a bar below another one is of something smaller
         return self._place(sight)

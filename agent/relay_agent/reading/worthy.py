@@ -7,6 +7,7 @@ a 0. Where one is printed that is new all the time, lines are looked through by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from itertools import repeat
 
 from relay_agent.reading.forms import ZEROS
@@ -28,18 +29,27 @@ class Worthy:
         self._forms: dict[bytes, bool] = {}
         self._pause = 0
 
-    def flags(self, lines: Sequence[str]) -> Iterator[bool]:
-        """Of each line whether one of WORDS stands in it."""
-        text = "\n".join(lines)
-        if len(lines) < FEW or not text.isascii() or self._pause:
-            self._pause = max(0, self._pause - 1)
-            return by_words(lines, text)
+    def flags(self, lines: Sequence[str], form: bytes = b"") -> Iterator[bool]:
+        """Of each line whether one of WORDS stands in it. `form`: theirs, where it is known."""
+        if len(lines) >= FEW and not self._pause:
+            if not form and (text := "\n".join(lines)).isascii():
+                form = text.encode().translate(ZEROS)
+            # With their ends: `split` takes twice as long.
+            if form and (flags := self._by_forms(BytesIO(form + b"\n").readlines())) is not None:
+                return flags
+        self._pause = max(0, self._pause - 1)
+        return by_words(lines, "\n".join(lines))
+
+    def _by_forms(self, keys: list[bytes]) -> Iterator[bool] | None:
+        """None where too many are new."""
         forms = self._forms
-        keys = text.encode().translate(ZEROS).split(b"\n")
-        new = {key for key in keys if key not in forms}
-        if len(new) > MAX_NEW or max(map(len, new), default=0) > MAX_FORM:
-            self._pause = PAUSE
-            return by_words(lines, text)
+        try:
+            return iter(list(map(forms.__getitem__, keys)))
+        except KeyError:
+            new = {key for key in keys if key not in forms}
+        if len(new) > MAX_NEW or max(map(len, new)) > MAX_FORM:
+            self._pause = PAUSE + 1
+            return None
         if len(forms) + len(new) > MAX_FORMS:
             forms.clear()
             new = set(keys)

@@ -91,7 +91,7 @@ class LossTrend:
             return None
         self._nans = 0
         self.finite = True
-        if self.bad is Bad.NONFINITE:
+        if self.bad is not None and self.bad is Bad.NONFINITE:  # a member of an enum takes a while to find
             self.bad = None
         if not self._off and loss <= 0:
             self._turn_off()
@@ -110,12 +110,12 @@ class LossTrend:
         if loss <= self._limit:
             self._usual.append(loss)
             self._new += 1
-            if len(self._usual) >= LEAST and (self._new >= REFRESH or self._limit == math.inf):
+            if (self._new >= REFRESH or self._limit == math.inf) and len(self._usual) >= LEAST:
                 self._look_at_window()
             if self._row:
                 self._row = 0
                 self._stretches[-1] = self._stretches[-1][0], step
-            if self.bad is Bad.DIVERGING:
+            if self.bad is not None and self.bad is Bad.DIVERGING:
                 self.bad = None
             return None
         if not self._row:
@@ -161,5 +161,4 @@ def _spread(losses: list[float]) -> float:
 
 
 def _deviation(losses: list[float]) -> float:
-    level = median(losses)
-    return median([abs(loss - level) for loss in losses])
+    return median(map(abs, map((-median(losses)).__add__, losses)))
