@@ -41,7 +41,7 @@ def printer(count: int, rate: float, result: Path, *how: str) -> list[str]:
 
 
 def through(folder: Path, reader: list[str], quiet: bool = False, count: int = COUNT, rate: float = 0.0) -> Figures:
-    """From the first line printed to the end of who reads it."""
+    """From the first line printed to when who reads them is through: who is `quiet` ends then, who is not says when."""
     result = folder / "printed.json"
     out = subprocess.DEVNULL if quiet else subprocess.PIPE
     read, write = os.pipe()
@@ -57,8 +57,11 @@ def through(folder: Path, reader: list[str], quiet: bool = False, count: int = C
         ended = time.time()
     if reading.returncode != 0:
         raise BenchError(f"{reader[0]} ended with {reading.returncode}")
-    if not quiet and json.loads(said) != {"bytes": COUNT * LINE, "lines": COUNT, "steps": COUNT // 10}:
-        raise BenchError(f"of {COUNT} lines, a tenth of them steps, it read {said.decode(errors='replace').strip()}")
+    if not quiet:
+        told = json.loads(said)
+        ended = told.pop("ended")
+        if told != {"bytes": COUNT * LINE, "lines": COUNT, "steps": COUNT // 10}:
+            raise BenchError(f"of {COUNT} lines, a tenth of them steps, it read {told}")
     return {"mb_per_s": count * LINE / 1e6 / (ended - json.loads(result.read_text())["began"])}
 
 

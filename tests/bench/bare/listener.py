@@ -3,8 +3,8 @@ takes them → lines → steps and reports, and the log.
 
     … | python -m tests.bench.bare.listener LOG
 
-Says that it is ready, reads its stdin to the end, writes every byte to LOG, and says how much that was and how many
-steps it saw.
+Says that it is ready, reads its stdin to the end, writes every byte to LOG, and says how much that was, how many
+steps it saw and when it was through (seconds since 1970): to take an interpreter apart is no part of reading.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import select
 import sys
+import time
 from pathlib import Path
 
 from relay_agent.guardian.output import Output
@@ -43,7 +44,7 @@ def main(log: str) -> None:
                 counts["bytes"] += len(data)
                 follower.feed(data)
     follower.finish()
-    print(json.dumps(counts), flush=True)
+    print(json.dumps({**counts, "ended": time.time()}), flush=True)
 
 
 if __name__ == "__main__":
