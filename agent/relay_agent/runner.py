@@ -16,6 +16,7 @@ import relaytui
 from relay_agent.attempt.attempt import Attempt
 from relay_agent.attempt.beyond import Beyond
 from relay_agent.attempt.holding import Holding
+from relay_agent.checkpoints.disk import is_full
 from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings
 from relay_agent.early import HEARD
@@ -38,6 +39,7 @@ from relaytui.wire.messages import PROTOCOL, Capability, Hello, Order, Refused
 
 GRANT_ON_ITS_WAY = 0.5
 """Seconds that one who is stopped while it asks for the lease waits for an answer."""
+Acquired = tuple[Grant, RunFolder]
 
 
 async def run(settings: Settings, clock: Clock | None = None) -> int:
@@ -56,7 +58,7 @@ class Runner:
         self._early: list[Order] = []
         self._pod = Pod(settings.agent_state, clock)
         self._retries: Retries
-        self._folder: RunFolder
+        self._folder: RunFolder | None = None  # once it was open
         self._departure = Departure(settings, clock, lambda: self._stop)
         if not settings.shared_secret:
             raise RelayError(
@@ -91,15 +93,15 @@ class Runner:
         try:
             again, healthy = True, False
             if found is not None:  # it was let in before
-                folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
+                folder = await self._open()
                 code, again, healthy = await self._go_on(found, folder, launch, link)
             while again:
                 acquiring = asyncio.create_task(self._acquire(link, launch), name="acquire")
-                grant = await self._unless_stopped(acquiring, side[0])
-                if grant is None:
+                acquired = await self._unless_stopped(acquiring, side[0])
+                if acquired is None:
                     say("stopped while waiting for the lease")
                     return self._stop.exit_code
-                folder = self._folder
+                grant, folder = acquired
                 holding = Holding.new(grant.lease, grant.answer.config, grant.answer.newest, self._pod, healthy)
                 code, again, healthy = await self._attempted(holding, folder, launch, link)
             return code
@@ -111,13 +113,25 @@ class Runner:
                 with contextlib.suppress(asyncio.CancelledError, RelayError):
                     await task
 
-    async def _acquire(self, link: Link, launch: Launch) -> Grant:
+    async def _acquire(self, link: Link, launch: Launch) -> Acquired:
         """Nothing is made on the volume before the commander has let this agent in."""
         settings = self._settings
         await link.up()
-        self._folder = folder = await asyncio.to_thread(open_run, settings.l1_root, settings.run_id)
+        folder = await self._open()
         beyond = Beyond(settings, folder, say)
-        return await acquire(link, settings, folder, launch.digest, self._clock, say, self._rng, beyond)
+        grant = await acquire(link, settings, folder, launch.digest, self._clock, say, self._rng, beyond)
+        return grant, folder
+
+    async def _open(self) -> RunFolder:
+        """One that was open before may be full by now: its attempt tells that, and waits for room."""
+        try:
+            folder = await asyncio.to_thread(open_run, self._settings.l1_root, self._settings.run_id)
+        except RelayError as error:
+            if self._folder is None or not is_full(error):
+                raise
+            return self._folder
+        self._folder = folder
+        return folder
 
     async def _go_on(self, found: Found, folder: RunFolder, launch: Launch, link: Link) -> tuple[int, bool, bool]:
         """Take over what an earlier agent left; as `_attempted` answers."""
@@ -158,7 +172,7 @@ class Runner:
         self._departure.again()
         return code, True, healthy
 
-    async def _unless_stopped(self, acquiring: asyncio.Task[Grant], linking: asyncio.Task[None]) -> Grant | None:
+    async def _unless_stopped(self, acquiring: asyncio.Task[Acquired], linking: asyncio.Task[None]) -> Acquired | None:
         """The grant; None where the pod was told to stop first. RelayError where it will never come."""
         stopped = asyncio.create_task(self._stop.asked.wait())
         try:

@@ -17,12 +17,13 @@ from relay_agent.attempt.last_word import last_word
 from relay_agent.attempt.once_more import is_due, make_way
 from relay_agent.attempt.orders import Orders
 from relay_agent.attempt.rejoin import Rejoining, known_to, replay
-from relay_agent.attempt.running import Running
+from relay_agent.attempt.running import Ready, Running
 from relay_agent.attempt.sending import Sending, forking_of, restoring_of
 from relay_agent.attempt.spoken import Spoken
 from relay_agent.attempt.standing import Standing
 from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
+from relay_agent.checkpoints.disk import is_full
 from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import Resume, floor, is_fork
@@ -32,7 +33,7 @@ from relay_agent.config import Settings
 from relay_agent.link.link import Link
 from relay_agent.outcome.retry import Retries
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.verdict import Ended, Verdict, given_back, judge, never_started, volume_failed
+from relay_agent.outcome.verdict import Ended, Verdict, given_back, judge, never_started, no_room, volume_failed
 from relay_agent.output.follow import Follower
 from relay_agent.output.printed import last_lines
 from relay_agent.pod.pod import Pod
@@ -101,6 +102,7 @@ class Attempt:
         self._running = Running(self._around, link, departure, self._background)
         self._sending = Sending(self._around)
         self._rejoining = Rejoining(found, holding.same, self.tenure, self.tell, stop) if found else None
+        self._claimed = found is not None
 
     @property
     def again(self) -> bool:
@@ -122,7 +124,7 @@ class Attempt:
                 await self._granted()
             self._sending.begin()
             try:
-                verdict = await (self._train() if self._rejoining is None else self._rejoin(self._rejoining))
+                verdict = await (self._try() if self._rejoining is None else self._rejoin(self._rejoining))
                 verdict = await self._settled(verdict)
             except OSError as error:
                 refused = volume_failed(error, self._settings.l1_root)
@@ -148,6 +150,7 @@ class Attempt:
         while True:
             verdict = await self._retries.settle(verdict, self._stop, self.epoch, self.tell)
             taken = self._rejoining is None or (self._holding.same and not self._rejoining.again)
+            taken = taken and self._claimed
             if not (taken and await is_due(verdict, self._stop, self.tenure, self._folder, continues)):
                 return verdict
             await self._heed_claims()
@@ -155,10 +158,9 @@ class Attempt:
                 return verdict
             say(f"{verdict.message}; no commander answers: under the lease that is held")
             self._stop.anew()
-            await asyncio.to_thread(make_way, self._folder, self.epoch, self._holding.spool.folder)
             self._departure.again()
             self._departure.tell = self.tell
-            before, verdict = verdict, await self._train(once_more=True)
+            before, verdict = verdict, await self._try(once_more=True)
             if verdict.trainer_code is None:  # stopped before it was started
                 verdict = replace(verdict, step=before.step)
 
@@ -174,10 +176,38 @@ class Attempt:
         self.tell.event("lease.acquired", f"epoch {self.epoch}", send=False)
         await self._standing.is_now("RUNNING")
 
-    async def _train(self, once_more: bool = False) -> Verdict:
-        self.tenure.refuse_too_short()
+    async def _try(self, once_more: bool = False) -> Verdict:
+        """One that is tried again needs room on the volume before there is a trainer: for want of it, it has failed as
+        a trainer would have."""
+        made_way = once_more and await self._made_way()
         if not await self._retries.hold_off(self._stop, self.tell):
             return Verdict.before_start(self._stop, 0)
+        try:
+            if once_more and not made_way:
+                await asyncio.to_thread(make_way, self._folder, self.epoch, self._holding.spool.folder)
+            ready = await self._ready(once_more)
+        except (OSError, RelayError) as error:
+            if not (self._retries.trying and is_full(error)):
+                raise
+            if self._stop.asked.is_set():
+                return Verdict.before_start(self._stop, self._retries.reached)
+            refused = error if isinstance(error, RelayError) else volume_failed(error, self._settings.l1_root)
+            return no_room(refused, self._retries.reached)
+        return ready if isinstance(ready, Verdict) else await self._train(ready)
+
+    async def _made_way(self) -> bool:
+        """Before the pause, where there is room: an agent that dies in it leaves no end that is counted twice."""
+        try:
+            await asyncio.to_thread(make_way, self._folder, self.epoch, self._holding.spool.folder)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
+
+    async def _ready(self, once_more: bool) -> Verdict | Ready:
+        """All that is to be done on the volume before the trainer starts; the verdict where it does not."""
+        self.tenure.refuse_too_short()
         beginning = Beginning(
             self._settings, self._folder, self._holding.newest, self._holding.config.ckpt_keep_last_n,
             self._launch.name, self.tenure, self.tell, self._stop, self._holding.healthy, restoring_of(self._around),
@@ -194,6 +224,7 @@ class Attempt:
             await self._heed_claims()
         else:
             await asyncio.to_thread(claim, self._folder, claimed)
+            self._claimed = True
         resume = await beginning.salvage(resume)
         step, name = (resume.step, resume.name) if resume else (0, None)
         if self._stop.asked.is_set():
@@ -211,11 +242,15 @@ class Attempt:
             handed = await taking.prepare(resume)
         except Cancelled:
             return Verdict.before_start(self._stop, step)
+        return Ready(trainer, follower, publisher, resume, handed)
+
+    async def _train(self, ready: Ready) -> Verdict:
+        trainer, follower, publisher, resume, handed = ready
         await self._heed_claims()  # after all that took time: the lease may have run out meanwhile
         if self._stop.asked.is_set():
-            return Verdict.before_start(self._stop, step)
+            return Verdict.before_start(self._stop, resume.step if resume else 0)
         await self._start(trainer, resume, handed)
-        code = await self._running.until_gone(trainer, follower, publisher, name)
+        code = await self._running.until_gone(trainer, follower, publisher, resume.name if resume else None)
         return await self._judge(code, trainer, follower, publisher)
 
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:

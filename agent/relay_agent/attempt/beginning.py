@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import threading
 from collections.abc import Callable
@@ -235,7 +236,7 @@ class Beginning:
                 f"run {self._settings.run_id} does not go on without what was saved last: {waits[-1]}",
                 "make room on the volume, or set ON_MISSING_CHECKPOINT to older to train that part again",
                 exit_code=Exit.STATE,
-            )
+            ) from OSError(errno.ENOSPC, waits[-1])
         if resume is None and self._begins and self._forking is not None and not self._stop.asked.is_set():
             resume = await self._forking.fork()
         if resume is None and self._settings.base_model.startswith("/"):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import NamedTuple
 
 from relay_agent.attempt.around import Around
 from relay_agent.attempt.background import Background
 from relay_agent.attempt.gently import Gently
+from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.staging import FIRST
 from relay_agent.checkpoints.taking import checkpoint_dir
 from relay_agent.guardian import EARLY
@@ -25,6 +28,16 @@ from relay_agent.watchdog.watched import Watched
 
 LEFT_EVERY = 0.5
 """Seconds between two looks at whether what a trainer left behind is still of use."""
+
+
+class Ready(NamedTuple):
+    """A trainer that is about to start."""
+
+    trainer: Supervised
+    follower: Follower
+    publisher: Publisher
+    resume: Resume | None
+    handed: Handed
 
 
 class Running:

@@ -86,6 +86,11 @@ class Disk:
 SYSTEM = Disk()
 
 
+def is_full(error: BaseException | None) -> bool:
+    """There is no room on the volume, as the system or one of our own errors that came of it says."""
+    return error is not None and (getattr(error, "errno", None) in FULL or is_full(error.__cause__))
+
+
 @contextmanager
 def folder(name: str | Path, *, dir_fd: int | None = None) -> Iterator[int]:
     """A descriptor of a real folder; OSError where it is a link or no folder."""

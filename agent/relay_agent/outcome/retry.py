@@ -161,6 +161,8 @@ class Retries:
         self._tries = Tries(digest)
         self._next = Choice()
         self._last = ""
+        self.trying = False
+        """This attempt is a retry of this agent's."""
 
     @property
     def prints(self) -> bool:
@@ -171,6 +173,11 @@ class Retries:
     def completed(self) -> int:
         """The step of the checkpoint that this command completed the run with; -1: it never did."""
         return self._tries.completed
+
+    @property
+    def reached(self) -> int:
+        """The furthest step of the run that is known."""
+        return max(0, self._tries.best, self._tries.saved)
 
     async def load(self) -> None:
         """What was tried so far, by whoever knows the latest of it."""
@@ -185,7 +192,8 @@ class Retries:
     async def hold_off(self, stop: Stop, tell: Teller) -> bool:
         """The pause before a retry, said aloud; False where somebody wants no trainer any more."""
         choice, self._next = self._next, Choice()
-        if choice.number:
+        self.trying = choice.number > 0
+        if self.trying:
             words = self._last
             if choice.limit:
                 words = f"retry {choice.number} of {choice.limit}{choice.told[1]}: {words}"
@@ -242,7 +250,9 @@ def _with(verdict: Verdict, choice: Choice) -> Verdict:
         return replace(verdict, outcome=Outcome.CRASHED, message=words)
     words = f"{verdict.message}; not tried again: {choice.why}" if choice.why else verdict.message
     code = verdict.exit_code or int(Exit.FAILED)
-    return replace(verdict, outcome=Outcome.FAILED, exit_code=code, message=words)
+    # No trainer ran: another pod, or this one once there is room, goes on with it.
+    outcome = Outcome.FAILED if verdict.trainer_code is not None else Outcome.PREEMPTED
+    return replace(verdict, outcome=outcome, exit_code=code, message=words)
 
 
 def _read(place: Path) -> Tries:

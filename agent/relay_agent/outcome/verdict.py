@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from relay_agent.checkpoints.disk import is_full
 from relay_agent.outcome.endings import signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.outcome.unsaved import Next, cost, missing
@@ -225,11 +226,18 @@ def never_started(error: RelayError, stop: Stop, step: int = 0) -> Verdict:
     return Verdict(outcome, error.exit_code, step, f"the trainer was not started: {error}", ending="not_started")
 
 
+def no_room(error: RelayError, step: int) -> Verdict:
+    """As `never_started`, where it may help to wait: somebody may make room on the volume."""
+    message = f"the trainer was not started: {error.message}"
+    return Verdict(Outcome.CRASHED, error.exit_code, step, message, ending="disk_full")
+
+
 def volume_failed(error: OSError, root: Path) -> RelayError:
     where = f" ({error.filename!s:.300})" if error.filename else ""
+    how = "is full" if is_full(error) else "failed"
     return RelayError(
         "volume_failed",
-        f"the volume {root} failed: {error.strerror or error}{where}",
+        f"the volume {root} {how}: {error.strerror or error}{where}",
         "run `relay-agent doctor` on this pod; the run is free for another one",
         exit_code=Exit.STATE,
     )

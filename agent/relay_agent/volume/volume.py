@@ -150,7 +150,7 @@ def find_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
     try:
         _try_writing(disk, next(path for path in (run.root, run.root.parent, l1_root) if path.is_dir()))
     except OSError as error:
-        raise _unusable(l1_root, error) from None
+        raise _unusable(l1_root, error) from error
     return run
 
 
@@ -175,7 +175,7 @@ def open_run(l1_root: Path, run_id: str, disk: Disk = SYSTEM) -> RunFolder:
             sync_folder(disk, path)
         run = RunFolder(run.root, _renames_in_one_step(run, disk))
     except OSError as error:
-        raise _unusable(l1_root, error) from None
+        raise _unusable(l1_root, error) from error
     if not run.atomic:
         say(f"{l1_root} renames folders file by file: checkpoints are copied, and made by their manifest alone")
     return run
