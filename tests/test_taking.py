@@ -148,6 +148,23 @@ async def test_a_damaged_one_is_said_once(tmp_path: Path) -> None:
     assert "zeros" in said
 
 
+async def test_what_keeps_still_only_while_its_trainer_is_stopped_is_not_taken(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    stopped = True
+    rig.publisher.heed_frozen(lambda: stopped)
+    file = rig.out / "last.bin"
+    file.write_bytes(b"half, and nothing marks its end")
+    for _ in range(40):
+        assert await rig.look() == []
+    stopped = False
+    file.write_bytes(b"all of it")
+    came = [step for _ in range(14) for step in await rig.look()]
+    assert came == [77]
+    (sealed,) = published(rig.run)[0]
+    assert contents(sealed.path) == {"last.bin": b"all of it"}
+
+
 async def test_a_full_volume_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path)
     await rig.taking.prepare(None)

@@ -99,7 +99,7 @@ class OutputWatch:
         self._disk = disk
         self._memory = Memory()
         self._seen: dict[str, Key] | None = None
-        self._watching = Watching()
+        self.watching = Watching()
         self._since: dict[tuple[str, str], _Still] = {}  # of those that have to keep still
         self._refused: dict[tuple[str, str], tuple[take.Source, str]] = {}  # by its path and its kind
         self._doubts: dict[str, Doubt] = {}
@@ -135,7 +135,7 @@ class OutputWatch:
     def scan(self, exited: int | None = None) -> list[Ready]:
         """What can be taken, in the order of saving. `exited`: the trainer's exit code once nothing of it is left."""
         now = self._clock.boot()
-        self._watching.look(now, over=exited is not None)
+        self.watching.look(now, over=exited is not None, waits=bool(self._since))
         if self._kinds == () or (exited is None and now < self._not_before):
             return []
         if self._seen is None and not self._load():
@@ -248,12 +248,12 @@ class OutputWatch:
                 continue
             before = self._since.get((path, adapter.name))
             if before is None or before.source != source:
-                before = _Still(source, self._watching.seconds, self._step_now())
+                before = _Still(source, self.watching.seconds, self._step_now())
             still[path, adapter.name] = before
             found = Ready(adapter, candidate, key, not why, source.saved_at, before.heard, path in self._seen)
             if not why:
                 ready[path] = found
-            elif self._watching.seconds - before.since >= self._settle or (
+            elif self.watching.seconds - before.since >= self._settle or (
                 exited == 0 and not self.may_be_cut(candidate.step or 0)
             ):
                 ready.setdefault(path, found)

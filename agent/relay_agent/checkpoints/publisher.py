@@ -46,7 +46,7 @@ ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
 
 
-_LEFT = "a process that it left behind may have been saving still and had to be stopped"
+_LEFT = "a process that it left behind may have been saving still, and failed or had to be stopped"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
 _EARLY = "before its last step, maybe in the middle of a save"
 
@@ -142,9 +142,10 @@ class Publisher:
                     await self._soon.wait()
 
     def heed_frozen(self, frozen: Callable[[], bool]) -> None:
-        """What keeps still in the staging folder while its trainer is stopped says nothing by that. `frozen`: whether
-        it is; blocking."""
+        """What keeps still while its trainer is stopped says nothing by that. `frozen`: whether it is; blocking."""
         self._watch.watching.frozen = frozen
+        if self._taking:
+            self._taking.heed_frozen(frozen)
 
     async def trainer_stops(self) -> None:
         """To be called right before it is asked to."""

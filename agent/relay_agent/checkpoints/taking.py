@@ -99,6 +99,10 @@ class Taking:
             say(words)
         return handed
 
+    def heed_frozen(self, frozen: Callable[[], bool]) -> None:
+        """As the publisher has it, of what keeps still in the trainer's own folder."""
+        self._watch.watching.frozen = frozen
+
     def doubt_exit(self, may_be_cut: Callable[[int], bool]) -> None:
         """Of saves of which steps an exit with 0 says nothing."""
         self._watch.may_be_cut = may_be_cut
