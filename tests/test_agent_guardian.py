@@ -73,6 +73,21 @@ async def test_what_a_trainer_that_ended_well_left_may_end_by_itself_and_is_told
     assert not trainer.stopped
 
 
+@pytest.mark.parametrize("end", ["kill -9 $BASHPID", "exit 3"])
+async def test_what_it_left_and_failed_counts_as_one_that_was_cut(tmp_path: Path, end: str) -> None:
+    """It may have been saving: of what it made there is no more than half."""
+    trainer, _ = await start(tmp_path, f"(sleep 0.3; {end}) & exit 0")
+    assert (await trainer.exited, await trainer.gone) == (0, 1)
+    assert (tmp_path / "log.exit").read_text() == "0 leftovers\n"
+
+
+async def test_so_does_one_that_had_failed_before_and_that_nobody_had_looked_at(tmp_path: Path) -> None:
+    script = "import os, time\nif not os.fork():\n    os._exit(1)\ntime.sleep(0.2)"
+    trainer, _ = await start(tmp_path, f"exec {sys.executable} -c '{script}'")
+    assert (await trainer.exited, await trainer.gone) == (0, 1)
+    assert (tmp_path / "log.exit").read_text() == "0 leftovers\n"
+
+
 async def test_where_nothing_is_left_or_it_ends_soon_nobody_waits_for_it(tmp_path: Path) -> None:
     for script in ("exit 0", "sleep 0.2 & exit 0", "(setsid sleep 0.2 &); exit 0"):
         trainer, _ = await start(tmp_path, script)
@@ -92,7 +107,7 @@ class Sweeping:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             keeper = Guardian(theirs.fileno(), str(tmp_path / "log"), "guard-x", 60.0, 0.0, "-", ["true"], pty=False)
-            trainer = SimpleNamespace(code=code, populated=False, reap=self.lives, kill_group=lambda: None)
+            trainer = SimpleNamespace(code=code, populated=False, failed=set(), reap=self.lives, kill_group=lambda: None)
             trainer.left = lambda: {4_000_000} if self.lives() else set()
             trainer.signal = lambda number: None
             keeper.trainer = trainer  # type: ignore[assignment]

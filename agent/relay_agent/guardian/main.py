@@ -326,7 +326,8 @@ class Guardian:
             self.drain_all()
 
     def _sweep(self, wake: int) -> int:
-        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.
+        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were, with
+        those that failed by themselves.
 
         What it left when it had ended well by itself, a saving child or a flushing one, may end by itself first, and
         has longer where its agent says so. Whom a look misses a child that is not collected tells of, or a group that
@@ -359,7 +360,7 @@ class Guardian:
             asked |= left
             self._wait(wake, 0.02)
         self.trainer.kill_group()  # whoever no look has seen
-        return len(asked)
+        return len(asked | self.trainer.failed)
 
     def _finish(self, leftovers: int) -> None:
         """Take the last of the output, close the log, say the last word."""

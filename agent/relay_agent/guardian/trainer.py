@@ -22,6 +22,8 @@ class Trainer:
         """Then: a signal ended it."""
         self.oom = False
         """Then: the kernel had killed something of it, or of its pod, for want of memory."""
+        self.failed: set[int] = set()
+        """Processes that it left behind and that ended otherwise than with 0, as one does that cannot save."""
         self._argv = argv
         self._guard = guard
         self._pty = pty
@@ -75,8 +77,10 @@ class Trainer:
                 return False
             if pid == 0:
                 return True
+            code = os.waitstatus_to_exitcode(status)
+            if pid != self.pid and self.code is not None and code:
+                self.failed.add(pid)
             if pid == self.pid and self.code is None:
-                code = os.waitstatus_to_exitcode(status)
                 self.code, self.signalled = abs(code) + 128 * (code < 0), code < 0
                 self.oom = cgroup.oom_kills() > self._oom_kills
 
