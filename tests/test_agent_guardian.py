@@ -107,7 +107,9 @@ class Sweeping:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             keeper = Guardian(theirs.fileno(), str(tmp_path / "log"), "guard-x", 60.0, 0.0, "-", ["true"], pty=False)
-            trainer = SimpleNamespace(code=code, populated=False, failed=set(), reap=self.lives, kill_group=lambda: None)
+            trainer = SimpleNamespace(
+                code=code, populated=False, failed=set(), reap=self.lives, kill_group=lambda: None
+            )
             trainer.left = lambda: {4_000_000} if self.lives() else set()
             trainer.signal = lambda number: None
             keeper.trainer = trainer  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """`logs/e<epoch>.exit` on the volume: a guardian's word on how a trainer ended, for whoever comes after its agent.
 
-Its exit code; and, where something of it was stopped, why: order, deadline, orphan; leftovers of it alone, as where one failed.
+Its exit code; and, where something of it was stopped, why: order, deadline, orphan; leftovers alone, stopped or failed.
 """
 
 from __future__ import annotations
