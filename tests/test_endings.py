@@ -298,6 +298,7 @@ def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
     assert judge(Ended(0, stop, progress, 35, "")).message == "stalled in training for 3 h"
     assert judge(Ended(0, stop, progress, None, "", "1 checkpoint could not be published")).message == (
         "stalled in training for 3 h, but 1 checkpoint could not be published"
+        "; its newest checkpoint is of step 20; steps 21-35 are in none, unless the next attempt finds them whole"
     )
 
 

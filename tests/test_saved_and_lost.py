@@ -121,6 +121,48 @@ def test_a_torn_save_is_behind_by_as_little_as_a_step() -> None:
     )
 
 
+GONE = "8 checkpoints could not be published: the volume is not mounted any more"
+UNLESS = "unless the next attempt finds them whole"
+
+
+@pytest.mark.parametrize("why", [Why.SIGNAL, Why.DRAIN, Why.CANCEL])
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_stop_whose_saves_may_still_come_names_the_steps_that_are_in_none(why: Why, code: int) -> None:
+    """A volume that is lost, or refused them: they may lie there whole."""
+    stop = Stop()
+    stop.ask(why, "the pod got SIGTERM")
+    lost = "its newest checkpoint is of step 20; steps 21-456 are in none"
+    message = judge(Ended(code, stop, seen("step 456/900 loss 1"), 20, "", GONE)).message
+    assert message == f"the pod got SIGTERM, but {GONE}; {lost}, {UNLESS}"
+    message = judge(Ended(code, stop, seen("step 456/900 loss 1"), None, "", GONE)).message
+    assert message == f"the pod got SIGTERM, but {GONE}; steps 1-456 are in no checkpoint, {UNLESS}"
+    message = judge(Ended(code, stop, seen(start=20), None, "", GONE)).message
+    later = "its newest checkpoint is of step 20, unless the next attempt finds a later one whole"
+    assert message == f"the pod got SIGTERM, but {GONE}; {later}"
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+@pytest.mark.parametrize("reached", [456, 900])
+def test_so_does_one_that_ended_by_itself(code: int, reached: int) -> None:
+    lost = f"; its newest checkpoint is of step 20; steps 21-{reached} are in none, {UNLESS}"
+    message = judge(Ended(code, Stop(), seen(f"step {reached}/900 loss 1"), 20, "", GONE)).message
+    assert GONE in message
+    assert lost in message
+    kept = judge(Ended(code, Stop(), seen(f"step {reached}/900 loss 1"), 20, "", GONE, kept=True)).message
+    assert UNLESS not in kept, "it is known to be whole, and waits for room"
+
+
+def test_a_volume_that_was_taken_away_under_a_trainer_costs_what_its_end_says(rig: Rig) -> None:
+    gone = "mv $RELAY_RUN_ROOT/claims $RELAY_RUN_ROOT/x; save 24; : >$d/COMPLETE; "
+    published = "while ! test -e $RELAY_RUN_ROOT/ckpt/step_00000020; do sleep 0.05; done; "
+    agent = rig.agent(SAVED + published + gone + f"echo step 25/240 loss 1; {WAITS}")
+    eventually(lambda: "volume.lost" in rig.kinds() and rig.run()["step"] >= 25, "the loss told")
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait() == 143
+    words = str(rig.run()["attempts"][0]["message"])
+    assert words.endswith(f"/claims is gone; {LOST}, {UNLESS}")
+
+
 def test_whoever_exits_0_early_is_told_how_to_say_that_it_was_all(rig: Rig) -> None:
     code, words = ends(rig, SAVED + "echo step 25/240 loss 1")
     assert (code, rig.run()["status"]) == (1, "failed")

@@ -58,6 +58,14 @@ def missing(
     return "; ".join(filter(None, (words, _next(safe, then))))
 
 
+def unless_found(start: int, reached: int | None, newest: int | None) -> str:
+    """As `missing`, where what it saved after that could not be published and may lie there whole all the same."""
+    safe = newest if newest is not None else start or None
+    if words := in_none(reached or 0, safe, 0):
+        return f"{words}, unless the next attempt finds them whole"
+    return f"{_newest(safe)}, unless the next attempt finds a later one whole"
+
+
 def _next(safe: int | None, then: Next) -> str:
     if then is not Next.AGAIN:
         return ""

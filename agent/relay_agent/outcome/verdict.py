@@ -11,7 +11,7 @@ from pathlib import Path
 from relay_agent.checkpoints.disk import is_full
 from relay_agent.outcome.endings import signal_of, tell
 from relay_agent.outcome.stop import Stop, Why
-from relay_agent.outcome.unsaved import Next, cost, missing
+from relay_agent.outcome.unsaved import Next, cost, missing, unless_found
 from relay_agent.output.progress import Progress
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.status import Outcome
@@ -70,6 +70,10 @@ class Ended:
     without a step, there was nothing left to do."""
     signalled: bool = True
     """A code above 128 is of a signal that ended it; else it chose that code itself."""
+    left: int = 0
+    """Processes that it left behind and that had to be stopped, or failed."""
+    trained_on: bool = False
+    """They made steps after its exit."""
     ignored: bool = True
     """It is known not to have gone on from the checkpoint that it was handed; where that tells no step itself, a first
     step below its own says nothing."""
@@ -89,13 +93,18 @@ class Ended:
         return self.reached is None and self.newest is None and self.progress.start > 0
 
     def lost(self, then: Next = Next.UNKNOWN) -> str:
-        """In words, its steps that are in no checkpoint."""
-        return missing(self.code, self.progress.start, self.reached, self.newest, then, torn=self.torn)
+        """In words, its steps that are in no checkpoint; nothing where they are kept for the next attempt."""
+        if self.unpublished and self.kept:
+            return ""
+        start, reached, newest = self.progress.start, self.reached, self.newest
+        if self.unpublished and not self.torn:
+            return unless_found(start, reached, newest)
+        return missing(self.code, start, reached, newest, then, torn=self.torn)
 
     @property
     def and_lost(self) -> str:
-        """To go on with, of one that ended by itself. Nothing where they may be kept for the next attempt."""
-        lost = "" if self.unpublished and not self.torn else self.lost()
+        """To go on with, of one that ended by itself."""
+        lost = self.lost()
         return f"; {lost}" if lost else ""
 
     def verdict(self, outcome: Outcome, exit_code: int, message: str, ending: str) -> Verdict:
@@ -112,6 +121,8 @@ def judge(ended: Ended) -> Verdict:
         verdict = _was_stopped(ended)
     elif ended.code != 0:
         verdict = _failed(ended)
+    elif ended.trained_on or (ended.left and _unseen(ended)):
+        verdict = _left_training(ended)
     elif not ended.progress.complete(ended.step):
         verdict = _ended_early(ended)
     else:
@@ -145,7 +156,24 @@ def _failed(ended: Ended) -> Verdict:
         message += f": {'something of it was ' * part}{told.ending.words}"
     if said := told.said or ended.last_line:
         message += f"; its last words: {clean(said, 300)}"
+    if ended.unpublished and not (ended.torn or ended.kept):
+        message += f"; {ended.unpublished}"
     return ended.verdict(Outcome.FAILED, code, message + ended.and_lost, told.ending.name)
+
+
+def _left_training(ended: Ended) -> Verdict:
+    """Who exits is over, and what it leaves is stopped: Relay would not know when that has come to its end."""
+    seen = f"exited 0 at step {ended.step}" if ended.trained_on else "exited 0 without a step seen"
+    what = "what it left behind still trained and" if ended.trained_on else "what it left behind may have trained, and"
+    hint = "a command that trains in the background (`&`, nohup, a daemon) has to wait for it"
+    return ended.verdict(
+        Outcome.FAILED, int(Exit.FAILED), f"{seen}, but {what} had to be stopped: {hint}{ended.and_lost}", "background"
+    )
+
+
+def _unseen(ended: Ended) -> bool:
+    """Nothing tells that it did anything."""
+    return ended.reached is None and ended.newest is None and ended.progress.start == 0
 
 
 def _ended_early(ended: Ended) -> Verdict:
@@ -198,7 +226,7 @@ def _with_cost(ended: Ended) -> str:
     then = _NEXT.get(stop.why or Why.SIGNAL, Next.AGAIN)
     if ended.unpublished and not stop.lost:
         if not ended.torn:
-            return f"{stop.message}, but {ended.unpublished}"
+            return f"{stop.message}, but {ended.unpublished}{ended.and_lost}"
         unsure = "the save that it was asked for is not known to be whole"
         return f"{stop.message}, but {unsure}; {ended.lost(then)}; {ended.unpublished}"
     words = cost(
