@@ -19,6 +19,8 @@ from relaytui.wire.url import BadUrl, plain_url
 SAVE_SIGNALS = ("USR1", "USR2", "HUP")
 """Those that a trainer can take for a wish; others mean something else to programs or to the system."""
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
 
 class Bad(Exception):  # noqa: N818 - becomes a RelayError that says where
     """What a value should be."""
@@ -37,7 +39,7 @@ class Figure:
 def a_text(value: object) -> str:
     if not isinstance(value, str):
         raise Bad("should be text; put it in quotes")
-    if any(ord(char) < 32 and char not in "\t\n" for char in value) or "\x7f" in value:
+    if _CONTROL.search(value):
         raise Bad("holds a control character")
     return value
 
