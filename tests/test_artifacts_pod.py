@@ -16,6 +16,7 @@ from checkpoint_kit import new_run
 from commander_kit import Kit, running
 from msgspec.structs import replace
 
+from relay_agent.artifacts import calls
 from relay_agent.artifacts.far import commander as far_commander
 from relay_agent.artifacts.far import send
 from relay_agent.artifacts.jobs import Attach, Attached, ListStored, Offers, Pull, Put, Store
@@ -448,3 +449,17 @@ async def test_small_files_are_attached_as_they_are(holder: Pod, tmp_path: Path)
     attached = await done(Attach(where(holder), str(root), ["*"], 1000, 2))
     assert (len(attached.kept), "more than 2" in attached.trouble[0]) == (1, True)
     assert (await done(Attach(where(holder), str(tmp_path / "none"), ["*"], 1000, 2))).kept == []
+
+
+async def test_a_small_file_whose_name_is_no_utf_8_goes_there_and_is_said(holder: Pod, tmp_path: Path) -> None:
+    odd = tmp_path / "out" / os.fsdecode(b"d\xff") / os.fsdecode(b"q\xfe.json")
+    odd.parent.mkdir(parents=True)
+    odd.write_text("{}")
+    attached = await calls.call(
+        Attach(where(holder), str(tmp_path / "out"), ["*.json"], 1000, 10),
+        Attached,
+        cache=str(tmp_path / "cache"),
+        may=lambda what: 60.0,
+    )
+    assert attached == Attached(["d\ufffd/q\ufffd.json"], [])
+    assert len(await holder.names()) == 1

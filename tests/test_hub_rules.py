@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import threading
 from pathlib import Path
@@ -16,12 +17,13 @@ from checkpoint_kit import new_run, put
 
 from relay_agent.checkpoints.manifest import Manifest, read
 from relay_agent.checkpoints.retention import Best, Retention
+from relay_agent.config import load
 from relay_agent.hub import card, layout
 from relay_agent.hub.choosing import chosen, told
 from relay_agent.hub.far.failures import classified, wait_of
 from relay_agent.hub.keeping import doomed
 from relay_agent.hub.metrics import MOST, Metrics
-from relay_agent.hub.parcel import rollouts
+from relay_agent.hub.parcel import config_hash, rollouts
 from relay_agent.hub.synced import LastSynced, last_synced, note
 from relay_agent.outcome.stop import Why
 from relay_agent.sending.patience import patience
@@ -135,6 +137,16 @@ def test_no_secret_is_told_of_the_environment() -> None:
         "TORCH_LOGS": "a" * 40, "PATH": "/bin",
     }  # fmt: skip
     assert told(environ) == {"NCCL_DEBUG": "INFO", "WORLD_SIZE": "8"}
+
+
+def test_a_variable_that_is_no_utf_8_ends_no_sync() -> None:
+    odd = os.fsdecode(b"v\xff")
+    assert told({"NCCL_DEBUG_FILE": odd}) == {"NCCL_DEBUG_FILE": "v\ufffd"}
+    other = os.fsdecode(b"v\xfe")
+    one, two = (
+        config_hash(load({"COMMANDER_URL": "http://host:8080", "TRAIN_CMD": f"train {each}"})) for each in (odd, other)
+    )
+    assert one != two
 
 
 # -- the card ----------------------------------------------------------------------------------------------------------

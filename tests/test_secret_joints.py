@@ -19,7 +19,7 @@ from relay_agent.hub import layout
 from relay_agent.hub.far.beside import content
 from relay_agent.hub.metrics import Metrics
 from relay_agent.hub.parcel import About, packed
-from relay_agent.hub.protocol import Beside
+from relay_agent.hub.protocol import Beside, ListSteps
 from relay_agent.hub.wish import Wish, wish_of
 from relay_agent.output.follow import Follower
 from relay_agent.output.lines import Lines
@@ -27,7 +27,7 @@ from relay_agent.output.printed import last_lines
 from relay_agent.output.progress import Progress
 from relay_agent.process import say
 from relay_agent.sending.calls import words_of
-from relay_agent.sending.protocol import Failed
+from relay_agent.sending.protocol import Failed, line
 from relay_agent.spool.spool import Spool
 from relay_agent.volume.journal import Journal
 from relaytui.wire.clock import SystemClock
@@ -157,6 +157,12 @@ def test_what_goes_to_the_hub_beside_a_checkpoint(tmp_path: Path) -> None:
     [events] = [each for each in job.beside if each.path == layout.EVENTS]
     assert json.loads(content(events, {}) or b"")["message"] == SAID
     assert content(Beside("x", text=LEAK), {}) == SAID.encode()
+
+
+def test_one_that_is_no_utf_8_ends_no_job(tmp_path: Path) -> None:
+    """It stands in no text that goes to the Hub."""
+    secret_words.know({TOKEN: "[HF_TOKEN]", "pa55w\udcffrd": "[MY_SECRET]"})
+    assert b"[MY_SECRET]" not in line(ListSteps(_wish(tmp_path).where))
 
 
 def _wish(tmp_path: Path) -> Wish:

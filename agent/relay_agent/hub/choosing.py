@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from relaytui.wire.text import sayable
+
 WEIGHTS = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json",
     "adapter_model*.bin", "model*.bin", "*.gguf", "config.json", "*_config.json", "model_index.json", "tokenizer*",
@@ -45,7 +47,7 @@ def _any(path: str, patterns: Iterable[str]) -> bool:
 def told(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that say how it was trained, by a list of names; none that has, or whose value looks like, a secret."""
     return {
-        name: value[:200]
+        name: sayable(value[:200])
         for name, value in sorted(environ.items())
         if _TOLD.match(name) and not _SECRET.search(name) and not _LOOKS_SECRET.search(value)
     }

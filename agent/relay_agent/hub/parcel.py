@@ -62,8 +62,13 @@ class About:
 
 def config_hash(settings: Settings) -> str:
     """The same for the same settings, wherever they came from; nothing can be read from it."""
-    known = {name: str(getattr(settings, name)) for name in settings.__struct_fields__ if name not in _NOT_TOLD}
+    known = {name: _encodable(getattr(settings, name)) for name in settings.__struct_fields__ if name not in _NOT_TOLD}
     return hashlib.sha256(msgspec.json.encode(sorted(known.items()))).hexdigest()[:16]
+
+
+def _encodable(value: object) -> str:
+    """A command may hold bytes that are no UTF-8."""
+    return str(value).encode(errors="backslashreplace").decode()
 
 
 def git_commit() -> str:

@@ -14,6 +14,7 @@ from relay_agent.hub.layout import Lineage, repo_of, repo_trouble
 from relay_agent.hub.protocol import Where
 from relay_agent.secret_words import known
 from relaytui.wire.messages import RunConfig
+from relaytui.wire.text import sayable
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def wish_of(settings: Settings, config: RunConfig) -> Wish:
     return Wish(
         where=Where(
             repo_of(settings.hf_repo or config.hf_repo, settings.run_id), settings.hf_token, settings.hf_endpoint,
-            settings.hf_private, xet=settings.hf_xet, secrets=known(),
+            settings.hf_private, xet=settings.hf_xet, secrets=_sayable(known()),
         ),
         dry=settings.hf_dry_run,
         push=settings.hf_push,
@@ -61,6 +62,11 @@ def wish_of(settings: Settings, config: RunConfig) -> Wish:
         rollouts=rollouts if settings.save_rollout_trajectories else None,
         cache=str(settings.agent_state / "hub"),
     )  # fmt: skip
+
+
+def _sayable(secrets: dict[str, str]) -> dict[str, str]:
+    """One that is no UTF-8 stands in no text that goes there, and in no job."""
+    return {word: label for word, label in secrets.items() if sayable(word) == word}
 
 
 def lineage_of(wish: Wish, fork: ForkFrom | None) -> Lineage:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from relay_agent.process import own_children
 from relay_agent.secret_words import scrub
-from relay_agent.sending.protocol import MAX_LINE, AnyMessage, Failed, Go, May, Phase, Progress, Result, line
+from relay_agent.sending.protocol import MAX_LINE, AnyMessage, Failed, Go, May, Phase, Progress, Result, Untold, line
 from relay_agent.sending.trouble import Trouble
 from relaytui.wire.text import clean
 
@@ -78,6 +78,10 @@ async def call(
     a thread: for how many seconds it may be done, 0 for no. `environ`: of the child, besides what every one has.
     Cancelled, it ends the child at once."""
     try:
+        asked = line(job)
+    except Untold as untold:
+        raise Trouble("untold", str(untold)) from None
+    try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-m", "relay_agent.sending.child", package,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -90,7 +94,7 @@ async def call(
     talk = _Talk(process, may, on_phase, on_progress, quiet)
     try:
         async with asyncio.timeout(longest):
-            data = await talk.over(job)
+            data = await talk.over(asked)
     except TimeoutError:
         raise Trouble("too_long", f"it took over {longest:g} s", "transient", phase=talk.phase) from None
     except Ended:
@@ -120,8 +124,8 @@ class _Talk:
     _quiet: Mapping[str, float]
     phase: str = ""
 
-    async def over(self, job: Struct) -> msgspec.Raw:
-        await self._say(line(job))
+    async def over(self, job: bytes) -> msgspec.Raw:
+        await self._say(job)
         loop = asyncio.get_running_loop()
         allowed = self._quiet.get("", STARTS_WITHIN)
         until = loop.time() + allowed

@@ -21,14 +21,19 @@ from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from relay_agent.sending.protocol import Failed, Go, May, Phase, Progress, Result, line
+from relay_agent.secret_words import scrub
+from relay_agent.sending.protocol import Failed, Go, May, Phase, Progress, Result, Untold, encoded, line
+from relaytui.wire.text import clean, sayable
 
 STARTING, NICE = 10, 15
 """How much it gives way, to the trainer most of all: while what it needs is imported, and at its work. On processors
 that are all busy it would else not start in time, or take a tenth of what its threads run beside."""
 EVERY = 0.5
 """Seconds between two words of progress, at least."""
+MOST_WORDS = 2000
+"""Characters of a failure's words: others may have written them."""
 _PR_SET_PDEATHSIG = 1
 FAULT = "RELAY_SENDING_FAULT"
 """For tests: the place in a job at which the child kills itself."""
@@ -126,8 +131,11 @@ def work_for(package: str, job: Any) -> Callable[[Any, Tell], Any]:
 def told(package: str, job: Any, error: Exception) -> Failed:
     if isinstance(error, Refused):
         return Failed("refused", f"the lease is not safely ours: no {error}", "transient")
+    if isinstance(error, Untold):
+        return Failed("untold", str(error), "permanent")
     failed: Failed = importlib.import_module(f"{package}.failures").told(error, job)
-    return failed
+    code, words = (clean(sayable(scrub(said)), MOST_WORDS) for said in (failed.code, failed.words))
+    return replace(failed, code=code, words=words)
 
 
 def main(package: str) -> NoReturn:
@@ -140,7 +148,7 @@ def main(package: str) -> NoReturn:
         work = work_for(package, job)
         _give_way(NICE)
         result = work(job, tell)
-        tell._say(Result(msgspec.Raw(msgspec.json.encode(result))))
+        tell._say(Result(msgspec.Raw(encoded(result))))
     except Exception as error:  # noqa: BLE001 - whatever it was, the agent is told
         tell._say(told(package, job, error))
     os._exit(0)  # threads that wait for a peer that never answers are left behind

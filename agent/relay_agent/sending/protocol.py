@@ -6,10 +6,12 @@ of the child's is answered by one line on stdin; the end of stdin is the end of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
+
+from relay_agent.secret_words import scrub
 
 if TYPE_CHECKING:
     from relay_agent.checkpoints.manifest import Manifest
@@ -71,8 +73,26 @@ class Go(Struct, frozen=True):
     seconds: float
 
 
+class Untold(Exception):  # noqa: N818 - it says what happened
+    """What cannot be told, and why: that comes again with every try, and is a failure for good."""
+
+
 def line(message: Struct) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
+    """Untold."""
+    data = encoded(message) + b"\n"
+    if len(data) > MAX_LINE:
+        raise Untold(f"what is to be told has {len(data):,} bytes, and {MAX_LINE:,} at most are heard")
+    return data
+
+
+def encoded(what: Any) -> bytes:
+    """Untold."""
+    try:
+        return msgspec.json.encode(what)
+    except UnicodeEncodeError as error:  # of a path, or of what names one
+        raise Untold(f"a name in what is to be told is no UTF-8: {scrub(error.object)[:200]!a}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Untold(f"what is to be told cannot be: {error}") from None
 
 
 # -- what both sides know of a checkpoint elsewhere --------------------------------------------------------------------

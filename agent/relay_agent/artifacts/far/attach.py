@@ -20,6 +20,7 @@ from relay_agent.sending.child import Tell
 from relay_agent.sending.trouble import Trouble
 from relaytui.wire.artifacts import ArtifactKind, BeginUpload
 from relaytui.wire.ids import is_id
+from relaytui.wire.text import sayable
 
 MAX_DEPTH = 8
 """Folders below where a pattern is looked for."""
@@ -47,7 +48,7 @@ def attach(job: Attach, tell: Tell) -> Attached:
                     store.token,
                 )  # fmt: skip
                 upload(commander, about, Whole(data), tell)
-                kept.append(path)
+                kept.append(sayable(path))
             except OSError as error:
                 trouble.append(f"{path!a}: {error.strerror or error}")
             except ValueError as error:
