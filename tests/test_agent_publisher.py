@@ -190,6 +190,26 @@ async def test_a_volume_that_goes_while_a_checkpoint_is_published_is_said_to_be_
     assert publisher.unpublished(1) == f"1 checkpoint could not be published: {rig.run.root} is gone"
 
 
+async def test_a_volume_that_goes_and_comes_back_is_told_each_time_on_the_pod_too(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publisher = rig.publisher()
+    away = rig.run.root.with_name("away")
+    for _ in range(2):
+        rig.run.root.rename(away)
+        await publisher.look()
+        await publisher.look()
+        away.rename(rig.run.root)
+        await publisher.look()
+        await publisher.look()
+    lost = f"{rig.run.root} is gone; what is saved now is not published until it is back"
+    back = f"the volume is back ({rig.run.root} was gone); what is saved is published again"
+    assert rig.told.events == [("volume.lost", lost), ("volume.back", back)] * 2
+    said = capsys.readouterr().err
+    assert said.count("the volume is lost: ") == 2
+    assert said.count(back) == 2
+
+
 async def test_what_is_saved_whole_after_a_torn_one_makes_up_for_it(rig: Rig) -> None:
     publisher = rig.publisher()
     spoil(rig.run, 5, "fifo")

@@ -1,4 +1,4 @@
-"""A volume that is lost under an attempt, and is back: each is told once."""
+"""A volume that is lost under an attempt, and is back: each is told, every time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.process import say
+from relay_agent.volume.mounted import past
 from relay_agent.volume.volume import RunFolder, highest_claim
 
 
@@ -18,7 +19,6 @@ class Lost:
         self._epoch = epoch
         self._recorder = recorder
         self._on_fenced = on_fenced
-        self._said = False
         self.what = ""
         """What is missing of it, in words; nothing while it is there."""
 
@@ -31,11 +31,11 @@ class Lost:
         before, self.what = self.what, lost
         if lost and not before:
             self._recorder.event("volume.lost", f"{lost}; what is saved now is not published until it is back")
-            if not self._said:
-                self._said = True
-                say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
+            say(f"the volume is lost: {lost}; training goes on, what is saved now is not published")
         elif before and not lost:
-            self._recorder.event("volume.back", f"what was missed is back: {before}")
+            words = f"the volume is back ({past(before)}); what is saved is published again"
+            self._recorder.event("volume.back", words)
+            say(words)
         return True
 
     def _replaced(self) -> bool:

@@ -11,6 +11,14 @@ from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.staging import STEP
 from relay_agent.volume.volume import RunFolder
 
+_UNMOUNTED = " is on another device than at the start: the volume is not mounted any more"
+_PAST = (
+    (_UNMOUNTED, " was on another device: the volume was not mounted"),
+    (" cannot be reached: ", " could not be reached: "),
+    (" is no folder any more", " was no folder"),
+    (" is gone", " was gone"),
+)
+
 
 class Mounted:
     """Of one attempt. Blocking."""
@@ -39,7 +47,7 @@ class Mounted:
             if not stat.S_ISDIR(found.st_mode):
                 return f"{path} is no folder any more"
             if found.st_dev != self._devices.get(path, found.st_dev):
-                return f"{path} is on another device than at the start: the volume is not mounted any more"
+                return f"{path}{_UNMOUNTED}"
         return ""
 
     def saved_elsewhere(self) -> list[str]:
@@ -48,3 +56,12 @@ class Mounted:
             return [name for name in names(self._staging) if STEP.match(name)]
         except OSError:
             return []
+
+
+def past(missing: str) -> str:
+    """What was `missing`, once it is there again. A path in it may hold the same words: it comes first."""
+    for now, then in _PAST:
+        path, found, rest = missing.rpartition(now)
+        if found:
+            return f"{path}{then}{rest}"
+    return missing
