@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -447,3 +448,37 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     path.write_text("".join(f"NO_SUCH_{letter}: 1\n" for letter in "ABCDEFGH"))
     with pytest.raises(RelayError, match=r"and 3 more$"):
         load({"COMMANDER_URL": "http://c:1"}, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RELAY_L1_ROOT", "/mnt/v\udcff"),
+        ("RELAY_AGENT_STATE", "/var/v\udcff/s"),
+        ("CHECKPOINT_DIR", "v\udcff"),
+        ("RELAY_ROLLOUT_TRAJECTORY_ROOT", "v\udcff"),
+        ("BASE_MODEL", "/models/v\udcff"),
+        ("ARTIFACTS_FILES", "*.json v\udcff/*"),
+        ("HF_PUSH", "v\udcff/*"),
+        ("HF_REPO", "me/v\udcff"),
+    ],
+)
+def test_what_is_told_to_others_is_utf_8(tmp_path: Path, name: str, value: str) -> None:
+    """It ended the agent in the middle, the run leased."""
+    words = refused({**URL, name: value})
+    assert f"{name} holds a byte that is no UTF-8" in words
+    assert "\n" not in words
+    (tmp_path / "run.yaml").write_text(json.dumps({name: value}))
+    assert "no UTF-8" in refused(URL, tmp_path / "run.yaml")
+
+
+def test_so_is_the_default_of_the_state_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", os.fsdecode(b"/home/v\xff"))
+    words = refused(URL)
+    assert "RELAY_AGENT_STATE" in words
+    assert "no UTF-8" in words
+    assert load({**URL, "RELAY_AGENT_STATE": "/var/s"}).agent_state == Path("/var/s")
+
+
+def test_a_command_may_hold_any_byte() -> None:
+    assert load({**URL, "TRAIN_CMD": "train v\udcff"}).train_cmd == "train v\udcff"

@@ -368,7 +368,8 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None, *
     if settings["agent_state"] is None:
         from platformdirs import user_state_path  # imports much for a default that pods seldom need
 
-        settings["agent_state"] = user_state_path("relay-agent")
+        (key,) = (key for key in KEYS if key.field == "agent_state")
+        settings["agent_state"] = _parse(key, str(user_state_path("relay-agent")), f"the default of {key.name}")
     return Settings(source=source, **settings)
 
 

@@ -14,6 +14,7 @@ from relay_agent.outcome.endings import CAN_BE_SET
 from relay_agent.reading.patterns import MAX_PATTERNS, BadPattern, check
 from relaytui.wire.figures import meant_as_number, plain_number
 from relaytui.wire.ids import is_id
+from relaytui.wire.text import sayable
 from relaytui.wire.url import BadUrl, plain_url
 
 SAVE_SIGNALS = ("USR1", "USR2", "HUP")
@@ -45,7 +46,11 @@ def a_text(value: object) -> str:
 
 
 def a_word(value: object) -> str:
-    return a_text(value).strip()
+    """What names something: it is told to others, in JSON."""
+    text = a_text(value).strip()
+    if sayable(text) != text:
+        raise Bad("holds a byte that is no UTF-8")
+    return text
 
 
 def an_id(value: object) -> str:
