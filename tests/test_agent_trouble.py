@@ -242,6 +242,16 @@ def test_an_exit_without_a_step_says_so(rig: Rig) -> None:
     assert (run["status"], run["attempts"][0]["ending"]) == ("completed", "no_step")
 
 
+def test_a_command_that_goes_into_the_background_is_no_run_that_is_completed(rig: Rig) -> None:
+    """What it leaves is stopped: nobody would know when that has come to its end."""
+    steps = "i=0; while :; do i=$((i + 1)); echo step $i loss 1; sleep 0.1; done"
+    agent = rig.agent(f"sh -c '{steps}' & echo started")
+    assert agent.wait() == 1
+    (attempt,) = rig.run()["attempts"]
+    assert (rig.run()["status"], attempt["ending"]) == ("failed", "background")
+    assert "a command that trains in the background (`&`, nohup, a daemon) has to wait for it" in attempt["message"]
+
+
 def test_a_hub_wish_is_recorded_and_nothing_is_synced(rig: Rig) -> None:
     assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), HF_REPO="me/model").wait() == 0
     (wish,) = [event for event in rig.events() if event["event"] == "hub.wish"]

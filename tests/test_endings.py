@@ -284,6 +284,26 @@ def test_who_completed_the_run_before_has_nothing_left_to_do_where_it_did() -> N
         assert (verdict.outcome, verdict.ending) == ("failed", "zero_steps"), "more is wanted of it by now"
 
 
+@pytest.mark.parametrize(
+    ("progress", "newest", "left", "trained_on", "ending"),
+    [
+        (seen("step 3/9 loss 1"), None, 1, True, "background"),
+        (seen("step 3 loss 1"), 3, 1, True, "background"),
+        (seen(), None, 1, False, "background"),
+        (seen("step 3 loss 1"), None, 1, False, "completed"),  # what shows its curves, say
+        (seen("step 9/9 loss 1"), 9, 1, True, "completed"),
+        (seen(), 3, 1, False, "completed"),
+        (seen(), None, 0, False, "no_step"),
+    ],
+)
+def test_a_command_that_trains_in_the_background_is_not_over_by_its_exit(
+    progress: Progress, newest: int | None, left: int, trained_on: bool, ending: str
+) -> None:
+    verdict = judge(Ended(0, Stop(), progress, newest, left=left, trained_on=trained_on))
+    assert verdict.ending == ending
+    assert (verdict.outcome, verdict.exit_code) == (("failed", 1) if ending == "background" else ("completed", 0))
+
+
 def test_every_ending_names_the_steps_that_are_lost_in_the_same_words() -> None:
     stop, progress = Stop(), seen("step 31/40 loss 1", "step 35/40 loss 1", start=20)
     lost = "; its newest checkpoint is of step 30; steps 31-35 are in none"

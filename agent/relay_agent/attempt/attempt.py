@@ -293,6 +293,7 @@ class Attempt:
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
             publisher.torn, lines=lines, oom=trainer.oom, prints=self._retries.prints,
             completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
+            left=await trainer.gone, trained_on=trainer.trained_on,
         )  # fmt: skip
         verdict = judge(ended)
         return replace(verdict, message="; ".join(filter(None, (verdict.message, trainer.unheard))))

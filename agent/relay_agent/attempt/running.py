@@ -94,8 +94,10 @@ class Running:
         watching.cancel()
         self._orders.trainer_is_gone()
         self._departure.ended(code)
+        heard, made = follower.heard, follower.progress.step  # its guardian has handed on all that it printed
         leftovers = await self._until_nothing_is_left(code, trainer, publisher)
         follower.finish()
+        trainer.trained_on = bool(leftovers) and follower.heard > heard and follower.progress.step > made
         await beside.last()
         reached = max(follower.progress.step, publisher.newest_step or 0)
         self._orders.all_is_heard(completed=code == 0 and follower.progress.complete(reached))
@@ -113,7 +115,7 @@ class Running:
         return code
 
     async def _until_nothing_is_left(self, code: int, trainer: Supervised, publisher: Publisher) -> int:
-        """How many processes that it left behind had to be stopped.
+        """How many processes that it left behind had to be stopped, or failed.
 
         One that saves still is not told from one that never did: between two files it has none open. So an unmarked
         save is not believed beside a process that was cut; but while one lives it is as beside a trainer, whole once it

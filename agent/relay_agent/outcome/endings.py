@@ -45,6 +45,7 @@ ENDINGS = _table(
     ("no_step", "it ended well, and nothing was seen of it", Again.NEVER),
     ("finished_early", "it ended well before its last step", Again.AT_ONCE),
     ("zero_steps", "it ended well without a step of its own", Again.NEVER),
+    ("background", "it ended well, and what it left behind trained on", Again.NEVER),
     ("unpublished", "it ended well, and what it saved could not be published", Again.NEVER),
     ("preempted", "its pod was taken away", Again.NEVER),
     ("cut_off", "it was cut off from the commander", Again.NEVER),

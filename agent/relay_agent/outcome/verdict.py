@@ -121,8 +121,8 @@ def judge(ended: Ended) -> Verdict:
         verdict = _was_stopped(ended)
     elif ended.code != 0:
         verdict = _failed(ended)
-    elif ended.trained_on or (ended.left and _unseen(ended)):
-        verdict = _left_training(ended)
+    elif _left_training(ended):
+        verdict = _went_to_the_background(ended)
     elif not ended.progress.complete(ended.step):
         verdict = _ended_early(ended)
     else:
@@ -161,7 +161,16 @@ def _failed(ended: Ended) -> Verdict:
     return ended.verdict(Outcome.FAILED, code, message + ended.and_lost, told.ending.name)
 
 
-def _left_training(ended: Ended) -> Verdict:
+def _left_training(ended: Ended) -> bool:
+    """Whether what it left behind did, or may have, and its last step is not known to be reached."""
+    progress = ended.progress
+    if progress.total is not None and progress.complete(ended.step):
+        return False
+    unseen = ended.reached is None and ended.newest is None and progress.start == 0
+    return ended.trained_on or bool(ended.left and unseen)
+
+
+def _went_to_the_background(ended: Ended) -> Verdict:
     """Who exits is over, and what it leaves is stopped: Relay would not know when that has come to its end."""
     seen = f"exited 0 at step {ended.step}" if ended.trained_on else "exited 0 without a step seen"
     what = "what it left behind still trained and" if ended.trained_on else "what it left behind may have trained, and"
@@ -169,11 +178,6 @@ def _left_training(ended: Ended) -> Verdict:
     return ended.verdict(
         Outcome.FAILED, int(Exit.FAILED), f"{seen}, but {what} had to be stopped: {hint}{ended.and_lost}", "background"
     )
-
-
-def _unseen(ended: Ended) -> bool:
-    """Nothing tells that it did anything."""
-    return ended.reached is None and ended.newest is None and ended.progress.start == 0
 
 
 def _ended_early(ended: Ended) -> Verdict:

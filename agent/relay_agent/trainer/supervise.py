@@ -95,6 +95,8 @@ class Supervised:
         """Once it exited: a signal ended it, as far as anybody knows; else it chose that code, or a shell did."""
         self.stopped = False
         """It was asked to stop: by us, by its guardian, or by whoever came before us."""
+        self.trained_on = False
+        """Once nothing is left: what it left behind, and what had to be stopped, had made steps after its exit."""
         self.unheard = ""
         """Its guardian ended otherwise than by its own word: in words, for people."""
         self.on_unheard: Callable[[], None] = lambda: None
