@@ -33,20 +33,19 @@ def test_a_world_without_faults_trains_to_its_end() -> None:
 
 
 MET = """
-    1 2 11 15 16 24 45 54 56 58 69 72 77 85 94 95 98 99 109 111 112 114 120 125 138 140 147 149 152 153 155 159 168
-    173 178 187 188 193 194 212 214 215 226 227 232 234 241 247 248 250 267 277 278 287 290 295 299 304 307 310 312
-    319 320 323 324 325 333 349 356 363 370 373 374 375 377 388 391 394 395 396 400 404 405 412 414 416 417 420 425
-    443 445 448 449 454 455 456 468 474 476 484 491 498 500
+    1 11 16 45 54 58 72 77 85 94 99 109 111 112 114 120 138 152 155 159 173 178 188 193 212 214 215 226 227 232 241
+    250 277 278 295 299 307 310 312 323 325 333 349 356 363 373 374 375 377 391 394 395 400 412 420 425 445 448 455
+    456 474 491 498
 """
-"""Of the first 500 worlds those in which any two faults that meet in one of them do, and all but 29 of the 1,917 threes
-that meet: in a fifth of the time."""
+"""Of the first 500 worlds those in which any two faults that meet in one of them do, and all but 88 of the 1,917 threes
+that meet: in a seventh of the time."""
 NAMED = "898 1104 1706 4260 4465 5207 7517 8347 8571 9516 10083 11962 16411 17669 18106 18604 19415"
 """Worlds that once failed."""
 
 
 def test_nothing_acked_is_lost_and_no_run_has_two_histories_whichever_faults_meet() -> None:
     told = faults("--seeds", ",".join((MET + NAMED).split()))
-    assert "120 worlds" in told
+    assert "80 worlds" in told
     assert "failed: none" in told
     # They count only where everything goes wrong in them.
     (injected,) = (line for line in told.splitlines() if line.startswith("faults injected"))
