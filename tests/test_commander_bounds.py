@@ -50,6 +50,12 @@ FILLED: dict[type, dict[str, Any]] = {
     reports.Started: {"step": 0, "checkpoint": "step_1", "pid": 1},
     reports.Published: {"name": "step_1", "step": 1, "bytes": 1, "files": 1, "manifest": MANIFEST},
     reports.Pruned: {"name": "step_1"},
+    reports.Listed: {
+        "line": [
+            {"name": "step_1", "step": 1, "epoch": 1, "bytes": 1, "files": 1, "manifest": MANIFEST, "at": 1.0},
+        ],
+        "beside": [],
+    },
     reports.Event: {"kind": "a.b", "message": "m", "data": {"k": "v"}},
     reports.Ended: {"outcome": "preempted", "exit_code": 1, "step": 1, "message": "m", "ending": "crash"},
 }

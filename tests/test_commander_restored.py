@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backup_kit import AT, a_state, asked, put_back, relay
+from backup_kit import AT, a_state, asked, put_back
 from commander_kit import Agent, FakeClock, Kit, ended, published, running, started
 
 from relaytui.commander.store.backup import back_up
@@ -297,39 +297,3 @@ async def test_the_latest_of_several_later_holders_has_the_run(state: Path) -> N
         assert (await register(fifth))["type"] == "renewed"
         assert (await third.renew())["code"] == (await register(third))["code"] == "superseded"
         assert ((await kit.run("run-1"))["holder"], (await fifth.renew())["type"]) == ("fifth", "renewed")
-
-
-async def test_what_is_listed_of_a_run_may_be_older_than_its_volume_and_says_so(state: Path) -> None:
-    saved, clock = back_up(state, AT), FakeClock()
-
-    async def older(kit: Kit, run_id: str) -> float | None:
-        at: float | None = (await kit.get(f"/api/runs/{run_id}"))[1]["restored_at"]
-        return at
-
-    async with running(state, clock) as kit:
-        token = (await (await kit.agent("pod", "one")).acquire("run-1", request_id="q"))["token"]
-        assert await older(kit, "run-1") is None
-    put_back(state, saved, AT + 100)
-    clock.advance(160)
-    async with running(state, clock) as kit:
-        assert [await older(kit, run_id) for run_id in ("run-1", "run-2")] == [AT + 100] * 2
-        done = await asyncio.to_thread(relay, "runs", "run-1", "--state", state)
-        words = "what is listed may be older than the volume until the next attempt"
-        assert f"commander restored 1m ago from a backup: {words}" in " ".join(done.stdout.split()), done.stdout
-        # Who held it comes back, and what it publishes from then on is the newest of all.
-        back = await come_back(kit, "pod", 1, token, "one")
-        assert (await back.renew())["type"] == "renewed"
-        assert await older(kit, "run-1") == AT + 100
-        await back.state(published(900), first_seq=3)
-        assert await older(kit, "run-1") is None
-        await kit.pass_time(clock, 302)
-        assert (await kit.requeue("run-2", 1))[0] == 200
-        assert await older(kit, "run-2") == AT + 100
-        assert (await (await kit.agent("next")).acquire("run-2"))["type"] == "granted"
-        assert await older(kit, "run-2") is None
-        assert (await (await kit.agent("new")).acquire("run-3"))["type"] == "granted"
-        assert await older(kit, "run-3") is None
-    async with running(state, clock) as kit:
-        assert await older(kit, "run-2") is None
-        done = await asyncio.to_thread(relay, "runs", "run-2", "--state", state)
-        assert (done.returncode, "restored" in done.stdout) == (0, False), done.stdout

@@ -296,17 +296,17 @@ async def opened(rig: object) -> None:
 
 
 async def test_after_a_restore_a_run_s_screen_says_that_its_lists_may_be_older(commander: ScriptedCommander) -> None:
-    older = RunDetail(NOW, RUNS[0], ATTEMPTS, CHECKPOINTS, restored_at=NOW - 200)
-    commander.answers["GET", f"/api/runs/{RUNS[0].run_id}"] = (200, older)
+    older = msgspec.structs.replace(RUNS[0], restored_at=NOW - 200)
+    commander.answers["GET", f"/api/runs/{older.run_id}"] = (200, RunDetail(NOW, older, ATTEMPTS, CHECKPOINTS))
     async with dashboard(commander, size=(120, 50)) as rig:
         await opened(rig)
-        words = "restored 3m ago from a backup: what is listed may be older than the volume until the next attempt"
+        words = "restored 3m ago from a backup: what is listed may be older than the volume until an agent tells what"
         await rig.shows(words)
-        late = CheckpointRow(RUNS[0].run_id, "step_00000310", 310, 3, 9, 1, "a" * 64, NOW - 300)
+        late = CheckpointRow(RUNS[0].run_id, "step_00000310", 310, 3, 9, 1, "a" * 64, NOW)
         await commander.tell(CheckpointChanged(late))
         await rig.shows("step_00000310", words)
-        await commander.tell(CheckpointChanged(msgspec.structs.replace(late, name="step_00000320", published_at=NOW)))
-        await rig.shows("step_00000320", without="restored")
+        await commander.tell(RunChanged(NOW, msgspec.structs.replace(older, restored_at=None)))
+        await rig.shows("step_00000310", without="restored")
 
 
 async def test_an_opened_run_shows_progress_curve_attempts_checkpoints_and_log(commander: ScriptedCommander) -> None:

@@ -126,7 +126,7 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
         yield "why", said
     if waits:
         yield "waiting", waits
-    if older := behind(detail.restored_at, now):
+    if older := behind(run, now):
         yield "commander", older
     share = f" ({min(100, 100 * run.step // run.total)}%)" if run.total else ""
     pace = "".join(f", {word}{said}" for word, said in (("", _rate(run)), ("ETA ", _eta(run))) if said)

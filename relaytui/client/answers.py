@@ -38,7 +38,6 @@ class RunDetail(Struct, frozen=True):
     attempts: list[AttemptRow] = []
     checkpoints: list[CheckpointRow] = []
     artifacts: list[ArtifactRow] = []
-    restored_at: float | None = None  # the commander was, and has heard of nothing granted or published since
 
 
 class Log(Struct, frozen=True):

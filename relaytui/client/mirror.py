@@ -66,7 +66,6 @@ class RunPicture:
     artifacts: dict[int, ArtifactRow] = field(default_factory=dict)
     version: int = 0  # of attempts, checkpoints and artifacts
     loaded: bool = False
-    restored_at: float | None = None  # the commander was, and what it lists here may be older than what pods hold
     changes: deque[tuple[float, Change]] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     """With when they came."""
 
@@ -77,8 +76,6 @@ class RunPicture:
         match change:
             case CheckpointChanged(row):
                 self.checkpoints[row.name] = row
-                if row.published_at >= (self.restored_at or 0):
-                    self.restored_at = None
             case ArtifactChanged(artifact):
                 self.artifacts[artifact.id] = artifact
             case ArtifactGone():
@@ -238,7 +235,6 @@ class Mirror:
         picture.attempts = {row.epoch: row for row in detail.attempts}
         picture.checkpoints = {row.name: row for row in detail.checkpoints}
         picture.artifacts = {row.id: row for row in detail.artifacts}
-        picture.restored_at = detail.restored_at
         for _, change in [one for one in picture.changes if one[0] >= asked]:
             picture.take(change)
         picture.loaded = True

@@ -164,12 +164,13 @@ def held_off(until: float | None, now: float) -> str:
     return f"restored: no new grants for another {math.ceil(until - now)} s, so that holders can come back"
 
 
-def behind(restored_at: float | None, now: float) -> str:
-    """Of what is listed of a run since the commander was; empty where it lists all there is."""
-    if restored_at is None:
+def behind(run: RunRow | None, now: float) -> str:
+    """Of what is listed of a run since the commander was restored; empty where it lists all there is."""
+    if run is None or run.restored_at is None:
         return ""
-    since = ago(max(0.0, now - restored_at))
-    return f"restored {since} from a backup: what is listed may be older than the volume until the next attempt"
+    since = ago(max(0.0, now - run.restored_at))
+    until = "until an agent tells what is there"
+    return f"restored {since} from a backup: what is listed may be older than the volume {until}"
 
 
 def how_it_ended(outcome: Outcome | None, ending: str) -> str:

@@ -31,6 +31,8 @@ MAX_DATA = 4_096
 """Bytes of all keys and values of one event's data, as UTF-8, that are kept: hundreds of events are shown at once."""
 MAX_LINES = 1_000
 MAX_METRICS = 256
+MAX_CHECKPOINTS = 1_000
+"""Of a run's volume, in one report."""
 
 
 def fitting(data: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from relaytui.wire.bounds import (
+    MAX_CHECKPOINTS,
     MAX_LINES,
     MAX_METRICS,
     Data,
@@ -21,7 +22,7 @@ from relaytui.wire.bounds import (
     Text,
     Time,
 )
-from relaytui.wire.ids import Count, Id
+from relaytui.wire.ids import Count, Epoch, Id
 from relaytui.wire.numbers import Number
 from relaytui.wire.status import Outcome, TransferKind, TransferPhase
 
@@ -102,6 +103,26 @@ class Pruned(Report, frozen=True, tag="pruned"):
     name: Id
 
 
+class OnVolume(Struct, frozen=True, gc=False):
+    """One of them. `at`: when it was sealed, on the clock of the pod that did."""
+
+    name: Id
+    step: Count
+    epoch: Epoch
+    bytes: Count
+    files: Count
+    manifest: Sha256
+    at: Time
+
+
+class Listed(Report, frozen=True, tag="listed"):
+    """All checkpoints that lie published on the volume, oldest first: those of the run's line, and what is not on it.
+    Told as an attempt begins, and to a commander that forgot what it was told before."""
+
+    line: Annotated[list[OnVolume], Meta(max_length=MAX_CHECKPOINTS)]
+    beside: Annotated[list[OnVolume], Meta(max_length=MAX_CHECKPOINTS)] = []
+
+
 class Event(Report, frozen=True, tag="event"):
     """`kind` is dotted and from a fixed table of the agent's, such as `checkpoint.torn`."""
 
@@ -125,5 +146,5 @@ class Ended(Report, frozen=True, tag="ended"):
 
 
 TelemetryReport = Step | Log | Gap | Transfer
-StateReport = Started | Published | Pruned | Event | Ended
+StateReport = Started | Published | Pruned | Listed | Event | Ended
 AnyReport = TelemetryReport | StateReport

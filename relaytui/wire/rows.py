@@ -66,6 +66,7 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     stored_step: int | None = None  # the newest one that is whole in the artifact store
     began_step: int | None = None  # its newest attempt was there after it was handed `handed_step`: no resume
     handed_step: int = 0
+    restored_at: float | None = None  # the commander was, and its agent has not told since what is on the volume
 
 
 class AttemptRow(Struct, frozen=True, omit_defaults=True):

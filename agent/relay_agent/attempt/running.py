@@ -10,6 +10,7 @@ from relay_agent.attempt.around import Around
 from relay_agent.attempt.background import Background
 from relay_agent.attempt.gently import Gently
 from relay_agent.checkpoints.handing import Handed
+from relay_agent.checkpoints.listing import Listing
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.staging import FIRST
@@ -66,6 +67,8 @@ class Running:
             self._tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self._tenure.notice)
         elif taken_over:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
+        listing = Listing(self._folder, self._clock, self._tell.report)
+        publisher.tell_listing, self._link.on_forgotten = listing.tell, listing.want
         publishing = self._background.begin(publisher.run(), "publish")
         ticking = self._background.begin(_ticking(follower), "tick")
         beside = Beside(self._folder.output(self._epoch), follower)

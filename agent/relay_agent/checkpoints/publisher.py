@@ -128,6 +128,8 @@ class Publisher:
         self.catch_up: Callable[[], Awaitable[bool]] | None = None
         """Has what the trainer printed until now heard: the loss with which something was saved may be in it. False: it
         may not have been."""
+        self.tell_listing: Callable[[], Awaitable[None]] | None = None
+        """Tells what is on the volume, where somebody is to hear of it."""
         self._heard = Heard(clock, patient)
 
     async def run(self) -> None:
@@ -278,6 +280,8 @@ class Publisher:
         if self._lost.what:
             self._missed.add([staged.path.name for staged in whole], self._lost.what)
             return
+        if self.tell_listing is not None:
+            await self.tell_listing()
         self._remarks.make(self._watch)
         if self._taking:
             self._taking.say_if_none(self.newest_step is not None or self._watch.found)

@@ -116,6 +116,8 @@ class Link:
         self.watched = False
         """Whether somebody follows what the trainer prints, as far as the commander says in this session."""
         self.on_watched: Callable[[bool], None] = lambda watched: None
+        self.on_forgotten: Callable[[], None] = lambda: None
+        """The commander does not know any more what it was told: it is another one, or its books were put back."""
 
     # -- for the runner ------------------------------------------------------------------------------------------
 
@@ -265,6 +267,8 @@ class Link:
         if self.sessions:
             self._say(f"connected to the commander again at {self._contact.url}")
         self.sessions += 1
+        if self.commander not in ("", welcome.commander):
+            self.on_forgotten()
         self.commander = welcome.commander
         self.trouble = ""
         self._words.namesake(self._hello.worker, welcome.namesake)
@@ -383,6 +387,7 @@ class Link:
                 lost = lane.resume(refused.expected)
                 if lost:
                     self._say(f"the commander lost {counted(lost, 'report')} that it had acknowledged ({lane.stream})")
+                    self.on_forgotten()
                 self._wake.set()
                 return
             self._stuck[lane] = refused.code  # sending it again in this session would be refused again

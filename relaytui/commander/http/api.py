@@ -20,7 +20,7 @@ from relaytui.commander.model.orders import ORDERS
 from relaytui.commander.services.core import Core
 from relaytui.commander.services.orders import unknown_run
 from relaytui.commander.services.original import Original
-from relaytui.commander.services.pages import MAX_LINES, behind_since
+from relaytui.commander.services.pages import MAX_LINES
 from relaytui.wire.bounds import ShortText
 from relaytui.wire.errors import RelayError
 from relaytui.wire.ids import Epoch, is_id
@@ -136,7 +136,7 @@ class Api:
                 "attempts": attempts,
                 "checkpoints": checkpoints,
                 "artifacts": artifacts,
-                "restored_at": behind_since(self.core.restored_at, row, attempts, checkpoints),
+                "restored_at": row.restored_at,
             }
         )
 

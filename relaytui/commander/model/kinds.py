@@ -5,8 +5,8 @@ from __future__ import annotations
 FAMILIES = frozenset({"lease", "run", "worker", "order", "commander", "key", "state"})
 """First words of kinds that are the commander's, whatever follows them."""
 DERIVED = frozenset({
-    "checkpoint.published", "checkpoint.pruned", "artifact.stored", "artifact.deleted", "artifact.damaged",
-    "artifact.mended",
+    "checkpoint.published", "checkpoint.pruned", "checkpoint.listed", "artifact.stored", "artifact.deleted",
+    "artifact.damaged", "artifact.mended",
 })  # fmt: skip
 """Single kinds that follow from a report of another type; others of their family are for agents to say."""
 SHARED = frozenset({"checkpoint.orphan", "hub.synced"})

@@ -35,6 +35,7 @@ class Run(Struct, frozen=True):
     synced_at: float | None = None
     synced_epoch: int = 0
     sync_error: str = ""  # why the last sync failed; empty once one worked
+    restored_at: float | None = None  # the books were, and no agent has told since what is on the volume
 
 
 class Cause(StrEnum):

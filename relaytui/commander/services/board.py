@@ -263,6 +263,7 @@ class Board:
             stored_step=view.stored[max(view.stored)] if view.stored else None,
             began_step=ignored.began_step if ignored is not None else None,
             handed_step=ignored.started_step if ignored is not None else 0,
+            restored_at=run.restored_at,
         )
 
     def _silent_since(self, view: RunView) -> float | None:

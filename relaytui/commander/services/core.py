@@ -82,8 +82,6 @@ class Core:
         self._key_made = key_made
         self.generation = ""
         """Id of this commander's history, made when its database was."""
-        self.restored_at: int | None = None
-        """When that was last put back from a backup."""
 
     async def load(self) -> None:
         """The live picture from the store, then the leases' reconnect window."""
@@ -93,7 +91,6 @@ class Core:
             if generation is None:
                 generation = secrets.token_hex(8)
                 history.set_meta(tx, "generation", generation)
-            self.restored_at = history.restored_at(tx)
             self._note_key(tx)
             self.artifacts.load_in(tx)
             self.leases.load_in(tx, unproven=self._knows_no_older_key(tx, generation))

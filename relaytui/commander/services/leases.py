@@ -306,7 +306,9 @@ class Leases:
                 config_hash=ask.config_hash,
             ),
         )  # fmt: skip
-        runs.save(tx, replace(change(run, Cause.GRANTED, at, message), epoch=epoch, attempts=run.attempts + 1))
+        granted = change(run, Cause.GRANTED, at, message)
+        doubted = history.restored_at(tx)  # whatever another attempt told of its volume
+        runs.save(tx, replace(granted, epoch=epoch, attempts=run.attempts + 1, restored_at=doubted))
         runs.save_lease(
             tx,
             Lease(

@@ -198,8 +198,11 @@ class Original:
             kept -= checkpoints.trim(tx, run.run_id)
         runs.save(
             tx,
-            replace(run, newest_checkpoint=name, newest_step=step, checkpoints=kept, published=run.published + 1),
-        )
+            replace(
+                run, newest_checkpoint=name, newest_step=step, checkpoints=kept, published=run.published + 1,
+                restored_at=None,  # such a worker tells of no other
+            ),
+        )  # fmt: skip
         history.add_event(
             tx, at, "checkpoint.published", attempt.worker, f"{name} (said by an original worker)", run.run_id,
             attempt.epoch, {"name": name, "step": str(step)},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import msgspec
 
@@ -13,7 +12,7 @@ from relaytui.commander.store.reader import Reader, StoredFrame
 from relaytui.commander.store.telemetry import Last
 from relaytui.wire.feed import Point
 from relaytui.wire.reports import Log, Step, TelemetryReport
-from relaytui.wire.rows import AttemptRow, CheckpointRow, LogLine, RunRow
+from relaytui.wire.rows import AttemptRow, LogLine
 
 MAX_LINES = 5_000
 MAX_LINE_BYTES = 4 << 20
@@ -59,15 +58,6 @@ def attempt_row(attempt: Attempt, last: Last | None) -> AttemptRow:
         ending=attempt.ending,
         began_step=attempt.began_step,
     )
-
-
-def behind_since(
-    restored_at: int | None, run: RunRow, attempts: Sequence[AttemptRow], checkpoints: Sequence[CheckpointRow]
-) -> int | None:
-    """When the books were put back from a backup, where nothing of the run was granted or published since: what they
-    list of it may be older than what pods hold."""
-    at = max([run.created_at, *(row.granted_at for row in attempts), *(row.published_at for row in checkpoints)])
-    return restored_at if restored_at is not None and at < restored_at else None
 
 
 class Pages:

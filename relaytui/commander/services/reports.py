@@ -12,7 +12,7 @@ from relaytui.commander.model.kinds import filed
 from relaytui.commander.model.lease import LeaseState, Refuse
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Cause, allowed, change
-from relaytui.commander.services import endings, resumes, stalls, syncs
+from relaytui.commander.services import endings, listing, resumes, stalls, syncs
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
@@ -25,6 +25,7 @@ from relaytui.wire.reports import (
     Ended,
     Event,
     Gap,
+    Listed,
     Log,
     Pruned,
     Published,
@@ -177,7 +178,9 @@ class StateReports:
 
     # -- the holder's --------------------------------------------------------------------------------------------
 
-    def _to_run(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended, at: float) -> None:
+    def _to_run(
+        self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Listed | Ended, at: float
+    ) -> None:
         match report:
             case Started():
                 self._started(tx, attempt, report, at)
@@ -185,6 +188,8 @@ class StateReports:
                 self._published(tx, attempt, report, at)
             case Pruned():
                 self._pruned(tx, attempt, report, at)
+            case Listed():
+                listing.heed(tx, attempt, report, at)
             case Ended():
                 self._ended(tx, attempt, report, at)
 
@@ -275,7 +280,9 @@ class StateReports:
         if stalls.concerns(report):
             stalls.heed(tx, attempt, report, at)
 
-    def _to_history(self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Ended, at: float) -> None:
+    def _to_history(
+        self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Listed | Ended, at: float
+    ) -> None:
         """What an attempt says that no longer holds its run: kept, and never applied."""
         match report:
             case Started():
@@ -292,6 +299,8 @@ class StateReports:
                     tx, at, "checkpoint.orphan", attempt.worker, message, attempt.run_id, attempt.epoch,
                     {"name": report.name},
                 )  # fmt: skip
+            case Listed():
+                pass  # of a volume that another attempt has by now
             case Ended():
                 self._ended_late(tx, attempt, report, at)
 

@@ -16,6 +16,7 @@ _GET = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND name = ?")
 _NEWEST = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NULL ORDER BY id DESC LIMIT 1")
 _INSERT = f"INSERT INTO checkpoints ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - ours
 _STORED = "SELECT 1 FROM artifacts WHERE run_id = ? AND kind = ? AND name = ? AND manifest_sha256 = ? AND damaged = ''"
+_KEPT = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NULL ORDER BY id")
 BY_RUN = select("checkpoints", _COLUMNS, "WHERE run_id = ? ORDER BY id DESC LIMIT 1000")
 
 
@@ -36,6 +37,11 @@ def newest(tx: Tx, run_id: str) -> CheckpointRow | None:
     """Of the run's line."""
     row = tx.execute(_NEWEST, (run_id,)).fetchone()
     return None if row is None else record(CheckpointRow, row)
+
+
+def kept(tx: Tx, run_id: str) -> list[CheckpointRow]:
+    """Those that are on the volume, for all that is known; oldest first."""
+    return [record(CheckpointRow, row) for row in tx.execute(_KEPT, (run_id,))]
 
 
 def reference(tx: Tx, run_id: str) -> CheckpointRef | None:

@@ -159,6 +159,7 @@ def _adapt(db: sqlite3.Connection, work: Path, source: Path, current: Path, at: 
     db.execute(_END_ATTEMPTS, values)
     db.execute(_END_LEASES)
     db.execute(_QUEUE_RUNS, values)
+    db.execute("UPDATE runs SET restored_at = ?", (int(at),))
     # Whatever clock they were counted on: what still runs gets its full length at the next start.
     db.execute("UPDATE leases SET boot_id = '', grace = 0")
     message = f"from the backup {clean(source.name, 128)}; epochs go on above {floor}"

@@ -156,7 +156,7 @@ class RunScreen(RelayScreen):
 
     def _doubt(self) -> str:
         """Of its attempts and checkpoints."""
-        return behind(self.mirror.picture(self.run_id).restored_at, self.mirror.now)
+        return behind(self.mirror.runs.get(self.run_id), self.mirror.now)
 
     def _last_step(self, attempt: AttemptRow) -> int:
         """The running attempt's step comes with the run's row."""

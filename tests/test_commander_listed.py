@@ -1,0 +1,193 @@
+"""An agent tells what lies on its volume, and the books of a commander that forgot are mended by it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backup_kit import AT, a_state, put_back, relay
+from commander_kit import FakeClock, Kit, published, running, started
+
+from relaytui.commander.store.backup import back_up
+
+Books = list[tuple[str, bool, float]]
+
+
+def held(step: int, at: float, epoch: int = 1, manifest: str = "") -> dict[str, Any]:
+    """One on the volume, sealed at `at`."""
+    manifest = manifest or f"{step:064x}"
+    name = f"step_{step:08d}"
+    return {"name": name, "step": step, "epoch": epoch, "bytes": 10, "files": 2, "manifest": manifest, "at": at}
+
+
+def listed(line: list[dict[str, Any]], beside: list[dict[str, Any]] | None = None, t: float = AT) -> dict[str, Any]:
+    return {"type": "listed", "t": t, "line": line, "beside": beside or []}
+
+
+def saved(step: int) -> dict[str, Any]:
+    return published(step, manifest=f"{step:064x}")
+
+
+async def books(kit: Kit, run_id: str = "run-1") -> Books:
+    """Name, whether it is on the volume, and when it was published, oldest first."""
+    rows = (await kit.get(f"/api/runs/{run_id}"))[1]["checkpoints"]
+    return [(row["name"], "pruned_at" not in row, row["published_at"]) for row in rows]
+
+
+async def doubted(kit: Kit, run_id: str = "run-1") -> float | None:
+    at: float | None = (await kit.get(f"/api/runs/{run_id}"))[1]["restored_at"]
+    return at
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+async def test_the_list_of_a_restored_run_heals_as_soon_as_its_holder_tells_what_is_there(state: Path) -> None:
+    clock = FakeClock()
+    async with running(state, clock) as kit:
+        agent = await kit.agent("pod", "one", now=clock.wall())
+        token = (await agent.acquire("run-1", request_id="q"))["token"]
+        await agent.state(started(), *[saved(step) for step in (210, 270, 300)])
+        await agent.state({"type": "pruned", "name": "step_00000210"})
+    backup = back_up(state, AT)
+    clock.advance(1_000)
+    put_back(state, backup, clock.wall())
+    at = clock.wall()
+    clock.advance(60)
+    async with running(state, clock) as kit:
+        back = await kit.agent("pod", "one", now=clock.wall())
+        back.run_id, back.epoch, back.token, back.seq["state"] = "run-1", 1, token, 5
+        assert (await back.renew())["type"] == "renewed"
+        # What it had told since the backup and not had acknowledged comes again, by a clock of now.
+        await back.state(saved(570), saved(600))
+        assert await doubted(kit) == at, "that some are published now says nothing of those before"
+        told = [held(step, clock.wall() - 900 + step) for step in (480, 546, 570, 600)]
+        await back.state(listed(told, t=clock.wall()))
+        assert [(name, there) for name, there, _ in await books(kit)] == [
+            ("step_00000210", False), ("step_00000270", False), ("step_00000300", False),
+            ("step_00000480", True), ("step_00000546", True), ("step_00000570", True), ("step_00000600", True),
+        ]  # fmt: skip
+        times = [when for name, there, when in await books(kit) if there]
+        assert times == [pytest.approx(clock.wall() - 900 + step) for step in (480, 546, 570, 600)]
+        assert await doubted(kit) is None
+        row = await kit.run("run-1")
+        assert (row["published"], row["checkpoints"], row["newest_step"]) == (7, 4, 600), "7 published, 3 pruned"
+        event = next(event for event in await kit.events("run-1") if event["kind"] == "checkpoint.listed")
+        assert event["message"] == "as the volume has them: 2 that were not known here, 2 that are gone from there"
+        # And it goes on from there as ever.
+        await back.state(saved(630), {"type": "pruned", "name": "step_00000480"})
+        row = await kit.run("run-1")
+        assert (row["published"], row["checkpoints"], row["newest_step"]) == (8, 4, 630)
+
+
+async def test_until_its_agent_tells_what_is_there_a_restored_run_says_so(state: Path) -> None:
+    await a_state(state)
+    backup, clock = back_up(state, AT), FakeClock()
+    async with running(state, clock) as kit:
+        token = (await (await kit.agent("pod", "one")).acquire("run-1", request_id="q"))["token"]
+        assert await doubted(kit) is None
+    put_back(state, backup, AT + 100)
+    clock.advance(160)
+    async with running(state, clock) as kit:
+        assert [await doubted(kit, run_id) for run_id in ("run-1", "run-2")] == [AT + 100] * 2
+        done = await asyncio.to_thread(relay, "runs", "run-1", "--state", state)
+        words = "what is listed may be older than the volume until an agent tells what is there"
+        assert f"commander restored 1m ago from a backup: {words}" in " ".join(done.stdout.split()), done.stdout
+        feed = await kit.feed()
+        back = await kit.agent("pod", "one")
+        back.run_id, back.epoch, back.token = "run-1", 1, token
+        assert (await back.renew())["type"] == "renewed"
+        await back.state(published(900), first_seq=3)
+        assert await doubted(kit) == AT + 100, "a new one says nothing of those between"
+        await back.state(listed([held(900, AT, manifest="ab" * 32)]), first_seq=4)
+        assert await doubted(kit) is None
+        await feed.until(lambda body: body["type"] == "run" and "restored_at" not in body["run"])
+        await kit.pass_time(clock, 302)
+        assert (await kit.requeue("run-2", 1))[0] == 200
+        following = await kit.agent("next")
+        assert (await following.acquire("run-2"))["type"] == "granted"
+        assert await doubted(kit, "run-2") == AT + 100
+        await following.state(listed([]))
+        assert await doubted(kit, "run-2") is None
+        assert (await (await kit.agent("new")).acquire("run-3"))["type"] == "granted"
+        assert await doubted(kit, "run-3") is None, "it is younger than the restore"
+    async with running(state, clock) as kit:
+        assert [await doubted(kit, run_id) for run_id in ("run-1", "run-2")] == [None] * 2
+
+
+async def test_what_a_pod_kept_to_itself_until_it_was_gone_the_next_attempt_tells(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent("pod", now=clock.wall())
+    await agent.acquire("run-1")
+    await agent.state(started(), saved(100))
+    before = (await books(kit))[0][2]
+    await kit.pass_time(clock, 302)
+    later = await kit.agent("next", now=clock.wall())
+    assert (await later.acquire("run-1"))["epoch"] == 2
+    now = clock.wall()
+    await later.state(listed([held(100, before), held(200, now - 200)], t=now))
+    assert await books(kit) == [("step_00000100", True, before), ("step_00000200", True, pytest.approx(now - 200))]
+    assert (await kit.run("run-1"))["newest_step"] == 200
+    count = len(await kit.events("run-1"))
+    await later.state(listed([held(100, before), held(200, now - 200)], t=now))
+    assert len(await kit.events("run-1")) == count, "nothing new is no event"
+
+
+@pytest.mark.parametrize(
+    ("line", "beside"),
+    [
+        ([], []),
+        ([held(100, AT)], []),
+        ([held(100, AT), held(500, AT, manifest="cd" * 32)], []),
+        ([held(600, AT, manifest="cd" * 32)] * 2, []),
+    ],
+    ids=["empty", "older", "another one of that name", "the same twice"],
+)
+async def test_a_volume_that_does_not_go_on_from_what_is_known_takes_nothing_away(
+    kit: Kit, line: list[dict[str, Any]], beside: list[dict[str, Any]]
+) -> None:
+    """An empty disk, an older copy: what the next grant names as the newest is what keeps a run from beginning anew."""
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), *[saved(step) for step in (100, 300, 500)])
+    before = await books(kit)
+    await agent.state(listed(line, beside))
+    assert await books(kit) == before
+    row = await kit.run("run-1")
+    assert (row["newest_step"], row["checkpoints"], row["published"]) == (500, 3, 3)
+
+
+async def test_what_lies_beside_the_line_stays_and_is_not_the_newest(kit: Kit) -> None:
+    """After a step back to a healthy one the later ones stay on the volume."""
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), *[saved(step) for step in (100, 300, 500)])
+    await agent.state(listed([held(100, AT)], [held(500, AT), held(510, AT)]))
+    assert [(name, there) for name, there, _ in await books(kit)] == [
+        ("step_00000100", True), ("step_00000300", False), ("step_00000500", True),
+    ]  # fmt: skip
+    await agent.state(saved(150), listed([held(100, AT), held(150, AT)], [held(500, AT)]))
+    assert (await kit.run("run-1"))["newest_step"] == 150
+
+
+async def test_no_time_a_pod_says_is_out_of_bounds(kit: Kit, clock: FakeClock) -> None:
+    agent = await kit.agent("pod", now=clock.wall())
+    await agent.acquire("run-1")
+    times = [-6e10, 2e11, 5.0]
+    await agent.state(started(), listed([held(n, at) for n, at in enumerate(times, 1)], t=clock.wall()))
+    told = [when for _, _, when in await books(kit)]
+    assert told == sorted(told)
+    assert all(0 <= when <= clock.wall() for when in told)
+
+
+async def test_who_no_longer_holds_the_run_tells_nothing_of_it(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started(), saved(100))
+    assert (await kit.force("run-1", 1, pod_gone=True))[0] == 200
+    before = await books(kit)
+    assert (await agent.state(listed([held(900, AT)])))["type"] == "ack"
+    assert await books(kit) == before
