@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hub_pull_kit import shelve
 from hub_sync_kit import REPO, RUN, Calls, put, send_job
+from msgspec.structs import replace
 
-from relay_agent.hub.far import trim
+from relay_agent.checkpoints.manifest import Manifest, read
+from relay_agent.hub import layout
+from relay_agent.hub.far import remote, trim
+from relay_agent.hub.keeping import doomed
 from relay_agent.hub.protocol import Check, Checked, Trim, Trimmed, Where
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
@@ -115,3 +122,59 @@ async def test_of_many_steps_each_is_progress_and_what_is_done_stays_done(
     assert (await call(Trim(where, RUN, 1, 2), Trimmed)).freed > 0
     assert len(hub.repo(REPO).objects) < stored - 3
     assert hub.verify(REPO) == []
+
+
+async def test_of_a_manifest_no_more_is_kept_than_is_asked_of_it(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (100, 200, 300):
+        put(run, 1, step)
+        shelve(hub, run, f"step_{step:08d}", instead={layout.MANIFEST_PATH: large_manifest(run, step)})
+    kept: list[Manifest] = []
+
+    def asked(manifests: Mapping[str, Manifest], *more: Any) -> list[str]:
+        kept.extend(manifests.values())
+        return doomed(manifests, *more)
+
+    monkeypatch.setattr(trim, "doomed", asked)
+    trimmed = await call(Trim(where, RUN, 1, 1, best="loss min"), Trimmed)
+    assert trimmed.tags == ["step-200"], "the best one by its metric stays"
+    assert {each.step: each.metrics for each in kept} == {step: {"loss": step / 100} for step in (100, 200, 300)}
+    assert max(len(msgspec.json.encode(each)) for each in kept) < 1000
+
+
+def large_manifest(run: RunFolder, step: int) -> bytes:
+    manifest = read(run.ckpt / f"step_{step:08d}").manifest
+    metrics = {"loss": step / 100} | {f"metric-{number}": 1.0 for number in range(1000)}
+    entry = manifest.files[0]
+    files = [replace(entry, path=f"f{number:05}") for number in range(1000)]
+    return msgspec.json.encode(replace(manifest, files=files, metrics=metrics, mode="m" * 5000, trainer="t" * 5000))
+
+
+async def test_of_one_with_more_files_than_are_ever_taken_nothing_is_made(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MOST", 999)
+    put(run, 1, 50)
+    shelve(hub, run, "step_00000050")
+    for step in (100, 200, 300):
+        put(run, 1, step)
+        shelve(hub, run, f"step_{step:08d}", instead={layout.MANIFEST_PATH: large_manifest(run, step)})
+    assert (await call(Trim(where, RUN, 1, 1), Trimmed)).tags == []
+    assert len(hub.repo(REPO).tags) == 4
+
+
+@pytest.mark.parametrize("most", ["MOST_FILES", "MOST_NAMES"])
+async def test_a_list_of_large_files_without_an_end_is_left_alone(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    for step in range(1, 7):
+        put(run, 1, step)
+        shelve(hub, run, f"step_{step:08d}")
+    assert len(hub.repo(REPO).objects) == 12
+    bound = {"MOST_FILES": 11, "MOST_NAMES": 700}[most]
+    monkeypatch.setattr(remote, most, bound)
+    with pytest.raises(Trouble, match="lists large files without end") as endless:
+        await call(Trim(where, RUN, 1, 6), Trimmed)
+    assert (endless.value.code, endless.value.kind) == ("endless", "transient")
+    assert len(hub.repo(REPO).objects) == 12

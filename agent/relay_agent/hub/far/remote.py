@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from relay_agent.checkpoints.manifest import MAX_BYTES, Manifest
+from relay_agent.checkpoints.tree import MOST
 from relay_agent.hub import layout
 from relay_agent.hub.far.check import read, see_run
 from relay_agent.sending.trouble import Trouble
 
+T = TypeVar("T")
 MOST_FILES = 300_000
 """In a repository, folders too; the Hub advises 100,000 at most."""
+MOST_NAMES = 64 << 20
+"""Characters of all that their names are."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,10 @@ def tags_of(api: Any, repo: str) -> dict[str, str]:
 
 
 def manifest_at(api: Any, repo: str, revision: str, run_id: str) -> tuple[Manifest, bytes] | None:
-    """The manifest that a tag of ours has, and its bytes; None where it is none of this run's."""
+    """The manifest that a tag of ours has, and its bytes; None where it is none of this run's, or of what is never
+    taken."""
     data = read(api, repo, layout.MANIFEST_PATH, revision, MAX_BYTES)
-    if data is None:
+    if data is None or data.count(b'"sha256"') > MOST:
         return None
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
@@ -68,9 +74,8 @@ def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
     copy of it that is behind says so of one that is there."""
     found: dict[str, File] = {}
     try:
-        for number, entry in enumerate(api.list_repo_tree(repo, revision=revision, recursive=True)):
-            if number >= MOST_FILES:
-                raise Trouble("endless", f"{repo} lists files without end, or over {MOST_FILES:,}", "transient")
+        entries = api.list_repo_tree(repo, revision=revision, recursive=True)
+        for entry in bounded(entries, f"{repo} lists files", lambda entry: entry.path):
             if isinstance(entry, RepoFile):
                 sha = entry.lfs.sha256 if entry.lfs else None
                 found[entry.path] = File(entry.size, entry.blob_id, sha)
@@ -78,3 +83,13 @@ def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
         words = f"the Hub does not know now what {revision} in {repo} holds"
         raise Trouble("not_known", words, "transient") from None
     return found
+
+
+def bounded(entries: Iterable[T], what: str, name: Callable[[T], str]) -> Iterator[T]:
+    """Trouble where there is no end to them."""
+    room = MOST_NAMES
+    for number, entry in enumerate(entries):
+        room -= len(name(entry))
+        if number >= MOST_FILES or room < 0:
+            raise Trouble("endless", f"{what} without end, or over {MOST_FILES:,}", "transient")
+        yield entry
