@@ -26,7 +26,7 @@ demo: venv ## real training live: commander, three agents, one killed on the way
 	@$(BIN)/relay-tui demo $(ARGS)
 
 test: venv ## the test suite
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-real: venv .venv-real/.ready ## real trainers killed and resumed under the agent: torch, HF, TRL, PEFT, Lightning, …
 	TEST_REAL=1 $(BIN)/python -m pytest tests/real -n 2 $(ARGS)

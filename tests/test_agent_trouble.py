@@ -218,7 +218,7 @@ def test_a_signal_to_every_process_of_a_job_ends_neither_agent_nor_trainer(rig: 
     log = rig.folder / "logs/e00000001.log"
     eventually(lambda: log.exists() and "up" in log.read_text(), "a trainer that listens")
     for pid in [agent.process.pid, *guardian.tree(rig.guard())]:
-        with contextlib.suppress(ProcessLookupError):  # a sleep that is over
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # a sleep that is over
             if Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
                 os.kill(pid, number)
     (guard,) = (pid for pid, (parent, _) in guardian.processes().items() if parent == agent.process.pid)

@@ -14,6 +14,7 @@ import relay_agent.checkpoints.prune
 import relay_agent.lease.acquire
 import relaytui.commander.services.leases
 from relay_agent.attempt import beginning
+from relay_agent.checkpoints.lost import Lost
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.staging import StagingWatch
@@ -121,7 +122,7 @@ _REWIND = Lane.rewind
 BUGS: dict[str, Bug] = {
     "ack before commit, state": Bug(
         "reports are acknowledged when they come in (and the disk is slow)", ("commander crash",),
-        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {}, seen=3,
+        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {}, seen=9,
     ),
     "no dedupe": Bug(
         "the commander applies what it has already (and the disk is slow)", ("connection reset", "messages late"),
@@ -150,8 +151,8 @@ BUGS: dict[str, Bug] = {
     ),
     "no fence on the volume": Bug(
         "who was replaced goes on publishing", ("partition", "force-acquire, pod gone"),
-        ((Publisher, "_still_mine", lambda self: self._held()), (Publisher, "_replaced", lambda self: False)),
-        {"on_lease_loss": "continue", "pods": 3}, seen=8,
+        ((Publisher, "_still_mine", lambda self: self._held()), (Lost, "_replaced", lambda self: False)),
+        {"on_lease_loss": "continue", "pods": 3}, seen=6,
     ),
     "no epoch check at the commander": Bug(
         "renewals of any epoch are taken", ("partition", "force-acquire, pod gone"),
@@ -184,6 +185,6 @@ BUGS: dict[str, Bug] = {
     "the guardian forgets deadlines": Bug(
         "nobody but the agent ends a lease", ("agent SIGSTOP",),
         ((SimGuardian, "deadline", property(lambda self: 0.0, lambda self, value: None)),),
-        {"on_lease_loss": "stop", "pods": 3},
+        {"on_lease_loss": "stop", "pods": 3}, seen=8,
     ),
 }  # fmt: skip
