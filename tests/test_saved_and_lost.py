@@ -95,8 +95,25 @@ def test_a_drain_whose_save_is_torn_says_that_it_is_not_there_and_from_where_it_
 def test_of_a_pod_that_went_in_the_middle_of_a_save_the_steps_are_named(rig: Rig) -> None:
     code, words = ends(rig, SAVED + f"save 25; rm -f $d/COMPLETE; echo step 25/240 loss 1; {WAITS}", "SIGTERM")
     assert code == 143
-    assert f"; {LOST}; the next attempt starts at step 20; 1 checkpoint could not be published: " in words
+    assert words.startswith(
+        f"the pod got SIGTERM, but its last save is not known to be whole; {LOST}; the next attempt starts at step 20; "
+        "1 checkpoint could not be published: "
+    )
     assert len(torn(rig)) == 1
+
+
+@pytest.mark.parametrize(("takes", "which"), [(True, "the save that it was asked for"), (False, "its last save")])
+def test_a_save_is_the_answer_only_where_the_wish_was_taken(rig: Rig, takes: bool, which: str) -> None:
+    """Begun after the order it is in both."""
+    wait = "while ! test -e $RELAY_SAVE_FILE; do sleep 0.05; done; "
+    then = "rm $RELAY_SAVE_FILE; " if takes else ""
+    writes = "n=0; while :; do n=$((n + 1)); echo $n >$d/w$n; sleep 0.05; done"
+    agent = rig.agent(SAVED + f"echo step 25/240 loss 1; {wait}{then}save 25; {writes}", RELAY_STOP_GRACE="2")
+    eventually(lambda: rig.run()["step"] >= 25 and rig.run()["newest_step"] == 20, "all that it makes")
+    rig.call(f"/api/runs/{rig.run_id}/drain", expected_epoch=1, why="a test")
+    assert agent.wait() == 143
+    words = rig.run()["attempts"][0]["message"]
+    assert words.startswith(f"drained by operator: a test, but {which} is not known to be whole; {LOST}; ")
 
 
 def test_of_a_trainer_that_was_killed_in_the_middle_of_a_save_the_steps_are_named(rig: Rig) -> None:
@@ -112,11 +129,11 @@ def test_a_torn_save_is_behind_by_as_little_as_a_step() -> None:
     stop.ask(Why.DRAIN, "drained by root")
     lost = "its newest checkpoint is of step 20; step 21 is in none; the next attempt starts at step 20; why"
     said = "drained by root, but the save that it was asked for is not known to be whole; "
-    assert judge(Ended(0, stop, seen("step 21/90 loss 1"), 20, "", "why", torn=True)).message == said + lost
-    unseen = judge(Ended(0, stop, seen(start=20), None, "", "why", torn=True))
+    assert judge(Ended(0, stop, seen("step 21/90 loss 1"), 20, "", "why", torn=True, asked=True)).message == said + lost
+    unseen = judge(Ended(0, stop, seen(start=20), None, "", "why", torn=True, asked=True))
     assert unseen.message == f"{said}the next attempt starts at step 20; why"
     stop.ask(Why.CANCEL, "cancelled by root")
-    assert judge(Ended(0, stop, seen(), None, "", "why", torn=True)).message.endswith(
+    assert judge(Ended(0, stop, seen(), None, "", "why", torn=True, asked=True)).message.endswith(
         "to be whole; it has no checkpoint; why"
     )
 

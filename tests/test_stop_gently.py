@@ -20,6 +20,7 @@ from preempt_kit import virtually
 from relay_agent.attempt.gently import LAST, Gently
 from relay_agent.attempt.orders import Answer, Orders
 from relay_agent.attempt.wish import HEED
+from relay_agent.checkpoints.watching import Settling
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.process import say, tell_time
 from relaytui.wire.messages import Order
@@ -52,11 +53,14 @@ class Trainer:
         publishes_after: float = math.inf,
         exits_after: float = math.inf,
         saves: tuple[float, float] = (math.inf, math.inf),
+        settles: tuple[float, ...] = (),
+        writes_at: float = math.inf,
     ) -> None:
         self._clock = clock
         self._sigterm, self._signalled = sigterm, signalled
         self._takes, self._publishes, self._exits = takes_after, publishes_after, exits_after
         self._saves = saves
+        self._settles, self._writes_at = settles, writes_at
         self.asked_at: float | None = None
 
     def _since(self) -> float:
@@ -75,6 +79,15 @@ class Trainer:
     @property
     def awaited(self) -> str:
         return "step_91 is there" if self.undecided else ""
+
+    def settling(self) -> list[Settling]:
+        """Saves from before the order: when each is whole, and when the last of them is written to again."""
+        found = []
+        for n, at in enumerate(self._settles, 1):
+            written = n == len(self._settles) and self._since() >= self._writes_at
+            if at > self._since():
+                found.append(Settling(f"step_{n}0", n, 0.5 if written else max(5.0, 60 - at + self._since()), 60))
+        return found
 
     @property
     def gone(self) -> bool:
@@ -124,6 +137,26 @@ def test_who_answered_the_file_before_has_its_grace_to_come_to_it_again() -> Non
 def test_nobody_waits_long_for_who_does_not_look_for_the_file() -> None:
     assert waits() == (HEED, ["order.unheeded"], True)
     assert waits(grace=2.0) == (2.0, ["order.unheeded"], True), "who has less time to save has less time to heed"
+
+
+def test_what_it_saved_before_is_waited_for_where_nothing_will_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was whole, and stopped seconds before anybody could know that: the next attempt began from the beginning."""
+    assert waits(settles=(20, 47)) == (47.0, ["order.unheeded"], True)
+    *_, waits_for, stops = capsys.readouterr().err.splitlines()
+    assert waits_for == (
+        "relay-agent: the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped once"
+        " step_20, which it saved before, has kept still for 60 s, in 37 s"
+    )
+    assert stops == "relay-agent: stopping the trainer"
+
+
+def test_but_not_longer_than_for_one_that_answers() -> None:
+    assert waits(settles=(GRACE + MORE + 0.5,)) == (GRACE + MORE, ["order.unheeded"], True)
+    assert waits(settles=(47,), writes_at=30) == (30.0, ["order.unheeded"], True), "it is no save from before any more"
+    assert waits(settles=(47,), writes_at=0) == (12.0, ["order.unheeded"], True), "nor soon one that is whole"
+    assert waits(settles=(40, 47), writes_at=30) == (40.0, ["order.unheeded"], True), "but the one before it is"
+    assert waits(settles=(47,), exits_after=20) == (20.0, ["order.unheeded"], True)
+    assert waits(settles=(47,), takes_after=1, publishes_after=4) == (4.0, [], True), "the answer is later than these"
 
 
 def test_nor_for_ever_for_a_save_that_does_not_come() -> None:
@@ -366,6 +399,38 @@ while :; do
   sleep 0.05
 done
 """
+
+
+SAVES = """
+for step in 40 80; do
+  d=$RELAY_CKPT_STAGING_ROOT/step_$step; mkdir "$d"; echo $step > "$d/x"; echo "step $step/100000 loss 1"
+done
+echo "step 83/100000 loss 1"
+while :; do sleep 0.05; done
+"""
+
+
+OWN = """
+echo "step 80/100000 loss 1"; echo nothing marks its end > $RELAY_OUTPUT_DIR/last.bin
+sleep 2; echo "step 83/100000 loss 1"
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize(("command", "settle"), [(SAVES, "0.5"), (OWN, "6")], ids=["staging", "own"])
+@pytest.mark.parametrize(("kind", "status"), [("drain", "queued"), ("cancel", "cancelled")])
+def test_a_plain_trainer_that_looks_for_nothing_loses_what_came_after_its_last_save(
+    rig: Rig, kind: str, status: str, command: str, settle: str
+) -> None:
+    """In its first minute, too."""
+    agent = rig.agent(command, RELAY_STOP_GRACE="1", RELAY_SETTLE_SECONDS=settle)
+    eventually(lambda: rig.run()["step"] >= 83, "its steps")
+    assert rig.run()["newest_step"] == 0, "not yet still for long enough"
+    rig.call(f"/api/runs/{rig.run_id}/{kind}", expected_epoch=1, why="a test")
+    assert agent.wait() == 143, agent.says()
+    run = rig.run()
+    assert (run["status"], run["newest_step"]) == (status, 80), agent.says()
+    assert "its newest checkpoint is of step 80; steps 81-83 are in none" in run["attempts"][0]["message"]
 
 
 @pytest.mark.parametrize(("kind", "status"), [("drain", "queued"), ("cancel", "cancelled")])

@@ -291,7 +291,7 @@ class Attempt:
         lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
         ended = Ended(
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
-            publisher.torn, lines=lines, oom=trainer.oom, prints=self._retries.prints,
+            publisher.torn, publisher.asked_for, lines=lines, oom=trainer.oom, prints=self._retries.prints,
             completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
             left=await trainer.gone, trained_on=trainer.trained_on,
         )  # fmt: skip

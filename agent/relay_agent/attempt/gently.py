@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.wish import HEED, Saver, Wish
+from relay_agent.attempt.wish import HEED, LOOK, Saver, Wish
+from relay_agent.checkpoints.watching import Settling
 from relay_agent.process import say
 from relaytui.wire.clock import Clock
+from relaytui.wire.text import clean, sayable
 
 LAST = 1.0
 """Seconds for a SIGTERM that nothing handles to do its work."""
+QUIET = 2.0
+"""Seconds without a change after which nobody is writing to a save any more, for all that is seen."""
 UNHEEDED = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped"
+
+
+class Stoppable(Saver, Protocol):
+    def settling(self) -> list[Settling]:
+        """What it saved that has yet to keep still, in the order of saving."""
 
 
 class Gently:
@@ -22,7 +33,7 @@ class Gently:
 
     def __init__(
         self,
-        saver: Saver,
+        saver: Stoppable,
         clock: Clock,
         tell: Teller,
         grace: float,
@@ -59,8 +70,7 @@ class Gently:
         if await wish.came_true(lambda: asked + min(HEED, self._grace), self._hurried) or self._hurried():
             return
         if not wish.heeded:
-            self._tell.event("order.unheeded", UNHEEDED)
-            say(UNHEEDED)
+            await self._let_settle(asked + self._grace + self._more)
             return
         if await wish.came_true(lambda: asked + self._grace, self._hurried) or self._hurried():
             return
@@ -70,3 +80,22 @@ class Gently:
             if await wish.came_true(lambda: until if self._saver.undecided else 0.0, self._hurried) or self._hurried():
                 return
         say(f"no checkpoint came in {self._clock.boot() - asked:.0f} s: stopping the trainer")
+
+    async def _let_settle(self, until: float) -> None:
+        """Nothing will answer: its last saves are what there is, and no longer known to be whole once it is stopped."""
+        there = self._saver.settling()
+        words = UNHEEDED
+        if there:
+            name, _, kept, needed = there[-1]
+            still = f"has kept still for {needed:g} s, in {max(1.0, needed - kept):.0f} s"
+            words += f" once {clean(sayable(name), 128)}, which it saved before, {still}"
+        self._tell.event("order.unheeded", words)
+        say(words)
+        names, began = {each.name for each in there}, self._clock.boot()
+        while not self._hurried() and (now := self._clock.boot()) < until:
+            left = [each for each in self._saver.settling() if each.name in names]
+            if not any(now - began < QUIET or each.kept >= QUIET for each in left):
+                break
+            await asyncio.sleep(LOOK)
+        if there and not self._hurried():
+            say("stopping the trainer")

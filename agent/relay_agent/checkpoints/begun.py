@@ -11,6 +11,7 @@ from relay_agent.checkpoints.answers import Answers
 from relay_agent.checkpoints.disk import names
 from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.checkpoints.taking import Taking
+from relay_agent.checkpoints.watching import Settling
 from relaytui.wire.text import clean
 
 LISTED_WITHIN = 0.25
@@ -40,6 +41,8 @@ class Begun:
         self.answers = Answers()
         self.at_stop: Container[str] | None = None
         """By their names in the staging folder; None: its trainer was not asked to stop."""
+        self.heeded = False
+        """It was seen to take the wish for a checkpoint."""
         self.publishing = ""
         """What is on its way out of there, by that name."""
 
@@ -60,6 +63,10 @@ class Begun:
             self._listing = asyncio.create_task(self._list(), name="list")
         await asyncio.wait({self._listing}, timeout=TOLD_WITHIN)
 
+    def was_asked_for(self, name: str) -> bool:
+        """Whether that save was begun after its trainer took such a wish, or was asked to stop."""
+        return (self.heeded and self.answers.is_new(name)) or (self.at_stop is not None and name not in self.at_stop)
+
     @property
     def awaited(self) -> str:
         """In words, what was begun after that and has yet to keep still; empty where there is none."""
@@ -69,6 +76,11 @@ class Begun:
             if self.answers.is_new(name):
                 return f"{clean(name, 128)} is there; it is whole once nothing in it changed for {still:g} s"
         return ""
+
+    def settling(self) -> list[Settling]:
+        """What has yet to keep still, in the order of saving."""
+        found = self._watch.settling() + (self._taking.settling() if self._taking else [])
+        return sorted(found, key=lambda each: each.saved_at)
 
     async def _list(self) -> None:
         """First where they come from: what is taken meanwhile is seen where it goes to."""

@@ -25,7 +25,7 @@ from relay_agent.checkpoints.misnamed import misnamed
 from relay_agent.checkpoints.shrunk import shrunk
 from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Check, TooMany, Torn, Unsettled, never
-from relay_agent.checkpoints.watching import Watching
+from relay_agent.checkpoints.watching import Settling, Watching
 from relaytui.wire.clock import Clock
 
 SEEN = ".seen.json"
@@ -151,6 +151,15 @@ class OutputWatch:
     @property
     def any(self) -> bool:
         """Whether one lay there at the last look that was not taken, whole or not."""
+    def settling(self) -> list[Settling]:
+        """What is `waiting`, since when."""
+        now, waiting = self.watching.seconds, self.waiting
+        return [
+            Settling(path, still.source.saved_at, now - still.since, self._settle)
+            for (path, _), still in list(self._since.items())
+            if path in waiting
+        ]
+
         return bool(self._since or self._doubts)
 
     def pending(self) -> set[str]:

@@ -28,6 +28,7 @@ from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.checkpoints.staging import Staged, StagingWatch, leave_mark, saved_at
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
+from relay_agent.checkpoints.watching import Settling
 from relay_agent.process import say
 from relay_agent.volume.mounted import Mounted
 from relay_agent.volume.volume import RunFolder, highest_claim
@@ -120,6 +121,8 @@ class Publisher:
         self.sending: Callable[[], set[str]] = set  # what is on its way off the pod is spared, too
         self.undecided = True
         """Something may lie there that is whole once it has kept still; as of the last look, and while it goes on."""
+        self.asked_for = False
+        """Of what is torn something was saved as its trainer was asked to."""
         self.newest_step: int | None = None
         self.may_prune = True
         """False once there is doubt whether the resume took."""
@@ -163,6 +166,14 @@ class Publisher:
     def awaited(self) -> str:
         """As `Begun` has it."""
         return self._begun.awaited
+
+    def wish_is_taken(self) -> None:
+        """Its trainer was seen to take the wish for a checkpoint."""
+        self._begun.heeded = True
+
+    def settling(self) -> list[Settling]:
+        """As `Begun` has it."""
+        return self._begun.settling()
 
     def close(self) -> None:
         """No look is begun any more; the one that is going on ends first."""
@@ -435,6 +446,7 @@ class Publisher:
         """It never comes onto the volume; one saved after it that did makes up for it."""
         name = staged.path.name
         where = await self._set_aside(staged)
+        self.asked_for = self.asked_for or self._begun.was_asked_for(name)
         words = f"{name} is set aside in {where}" if where else f"{name} is not used"
         self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
         self._missed.add_aside(name, reason, (staged.saved_at, staged.step), where)

@@ -31,7 +31,7 @@ from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manif
 from relay_agent.checkpoints.strays import Strays
 from relay_agent.checkpoints.tree import MAX_FILES, TooMany, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
-from relay_agent.checkpoints.watching import Watching
+from relay_agent.checkpoints.watching import Settling, Watching
 from relaytui.wire.clock import Clock
 from relaytui.wire.ids import Id, is_id
 
@@ -197,6 +197,12 @@ class StagingWatch:
             for name, (look, _) in sorted(self._since.items())
             if name not in self._whole and not (look.empty or look.problem)
         ]
+
+    def settling(self) -> list[Settling]:
+        """Of these, since when."""
+        since, now, still = dict(self._since), self.watching.seconds, self.stillness
+        there = [(name, *since[name]) for name in self.waiting if name in since]
+        return [Settling(name, look.saved_at, now - at, still) for name, look, at in there]
 
     @property
     def stillness(self) -> float:

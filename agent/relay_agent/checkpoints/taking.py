@@ -21,6 +21,7 @@ from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.checkpoints.unfound import Unfound
 from relay_agent.config import Settings
+from relay_agent.checkpoints.watching import Settling
 from relay_agent.process import say
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import Clock
@@ -113,6 +114,10 @@ class Taking:
         return self._watch.waiting
 
     @property
+    def settling(self) -> list[Settling]:
+        """As `OutputWatch` has it."""
+        return self._watch.settling()
+
     def any(self) -> bool:
         """Whether one lay there at the last look that was not taken, whole or not."""
         return self._watch.any
@@ -153,7 +158,7 @@ class Taking:
         for doubt in doubts[-MAX_DOUBTS:]:
             self._tell("checkpoint.untaken", doubt.path, f"{doubt.path} is not taken: {doubt.why}")
 
-    async def _take(self, ready: Ready, on_taken: Callable[[str, str], None]) -> bool:
+    async def _take(self, ready: Ready, on_taken: Callable[[str, int, str], None]) -> bool:
         """Whether the next one may come: those of one volume meet the same fate."""
         name, kind = ready.candidate.path, ready.adapter.name
         try:

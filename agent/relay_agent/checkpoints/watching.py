@@ -8,9 +8,19 @@ middle of a save: that nothing changed meanwhile says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 MOST = 1.0
 """Seconds that a gap between two looks counts for at most: twice the usual one."""
+
+
+class Settling(NamedTuple):
+    """What is whole once it has kept still for `needed` seconds, `kept` of which are over."""
+
+    name: str
+    saved_at: int
+    kept: float
+    needed: float
 
 
 class Watching:

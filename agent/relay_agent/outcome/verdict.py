@@ -59,6 +59,8 @@ class Ended:
     """The next attempt can publish them."""
     torn: bool = False
     """Nobody can."""
+    asked: bool = False
+    """Of these something was saved as the trainer was asked to."""
     lines: Sequence[str] = ()
     """The last ones it printed."""
     oom: bool = False
@@ -231,7 +233,8 @@ def _with_cost(ended: Ended) -> str:
     if ended.unpublished and not stop.lost:
         if not ended.torn:
             return f"{stop.message}, but {ended.unpublished}{ended.and_lost}"
-        unsure = "the save that it was asked for is not known to be whole"
+        which = "the save that it was asked for" if ended.asked else "its last save"
+        unsure = f"{which} is not known to be whole"
         return f"{stop.message}, but {unsure}; {ended.lost(then)}; {ended.unpublished}"
     words = cost(
         ended.code, hurried=stop.hurried.is_set(), oom=ended.oom, start=ended.progress.start, reached=ended.reached,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from relay_agent.attempt.orders import Orders
 from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.checkpoints.watching import Settling
 from relay_agent.trainer.supervise import Supervised
 
 ANSWERS = 2.0
@@ -39,6 +40,10 @@ class Training:
         """In words, what it began to save after it was asked and that has to keep still; empty where there is none."""
         return self._publisher.awaited
 
+    def settling(self) -> list[Settling]:
+        """What it saved that has yet to keep still, in the order of saving."""
+        return self._publisher.settling()
+
     @property
     def size(self) -> int | None:
         """Bytes of the checkpoint that was published last; None: nobody knows of one."""
@@ -53,11 +58,16 @@ class Training:
         """Whether it is known to have heard it, and in words how it was asked."""
         await self._publisher.asked_to_save()
         answer, signalled = await self._orders.ask_to_save()
+        if signalled:
+            self._publisher.wish_is_taken()
         return signalled, f"the trainer was asked to save: {answer.message}"
 
     async def took_the_wish(self) -> bool:
         """The file by which it was asked is gone: it looks for it."""
-        return await self._told(self._is_taken)
+        taken = await self._told(self._is_taken)
+        if taken:
+            self._publisher.wish_is_taken()
+        return taken
 
     async def knows_sigterm(self) -> bool:
         """A process of it handles SIGTERM, so that it may save on it."""
