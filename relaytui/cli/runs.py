@@ -26,6 +26,7 @@ from relaytui.client.words import (
     state,
     steps_made,
     time_left,
+    volume_lost,
 )
 from relaytui.wire.artifacts import ArtifactKind, ArtifactRow
 from relaytui.wire.rows import CheckpointRow, RunRow
@@ -75,6 +76,8 @@ def _state(run: RunRow, now: float) -> str:
     """Its status, or what is wrong with it."""
     if said := silent(run, now):
         return said
+    if run.volume_lost_at is not None:
+        return "no volume"
     if run.stalled_at is not None:
         return "stalled"
     return "no resume" if alarm(run) else state(run)
@@ -118,6 +121,8 @@ def _facts(detail: RunDetail, waits: str) -> Iterator[tuple[str, str]]:
         "status",
         ", ".join(filter(None, (state(run), silent(run, now), held(run), f"lease left {lease}" if lease else ""))),
     )
+    if gone := volume_lost(run, now):
+        yield "volume", f"{gone.removeprefix('volume ')} ago: what is saved now is not published until it is back"
     if halted := stalled(run, now):
         yield "trainer", halted
     if wrong := alarm(run):

@@ -64,6 +64,11 @@ def stalled(run: RunRow, now: float) -> str:
     return f"stalled {minutes if seconds < 3_600 else duration(seconds)} in {clean(run.stalled_in, 32)}"
 
 
+def volume_lost(run: RunRow, now: float) -> str:
+    """`volume lost 1:45`; empty where its agent has it."""
+    return "" if run.volume_lost_at is None else f"volume lost {duration(now - run.volume_lost_at)}"
+
+
 def silent(run: RunRow, now: float) -> str:
     """`silent 1:45`; empty where its holder is connected, or nobody holds it."""
     return "" if run.silent_since is None else f"silent {duration(now - run.silent_since)}"

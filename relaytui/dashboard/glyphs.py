@@ -61,6 +61,8 @@ def short_state(run: RunRow, now: float) -> Piece:
     """What is wrong with it instead of its status; in fourteen cells, all but the silent in eleven."""
     if said := silent(run, now):
         return Piece(f"▲ {said}", "warn")
+    if run.volume_lost_at is not None:
+        return Piece("▲ no volume", "warn")
     if run.stalled_at is not None:
         return Piece("▲ stalled", "warn")
     if alarm(run):
@@ -95,6 +97,6 @@ def event_ink(kind: str) -> str:
         return "warn"
     if word in {"forced", "superseded", "preempted", "revoked", "drain", "draining", "denied", "expired", "crashed"}:
         return "warn"
-    if word in {"completed", "published", "revived", "moving", "synced", "stored"}:
+    if word in {"completed", "published", "revived", "moving", "synced", "stored", "back"}:
         return "good"
     return "muted"

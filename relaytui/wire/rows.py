@@ -56,6 +56,7 @@ class RunRow(Struct, frozen=True, omit_defaults=True):
     attempts: int = 0
     stalled_in: str = ""  # phase that its trainer does not get on in: starting, loading, training, evaluating, saving
     stalled_at: float | None = None  # its last sign of life
+    volume_lost_at: float | None = None  # since when its agent has no volume: what is saved is not published
     silent_since: float | None = None  # its holder is not connected, and was last heard of then: cut off, or dead
     transfers: list[TransferRow] = []  # the newest of each kind
     synced_step: int | None = None  # the last one on the Hub

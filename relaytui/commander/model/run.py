@@ -35,6 +35,7 @@ class Run(Struct, frozen=True):
     synced_at: float | None = None
     synced_epoch: int = 0
     sync_error: str = ""  # why the last sync failed; empty once one worked
+    volume_lost_at: float | None = None  # by the word of the newest attempt's agent; None: it has it
     restored_at: float | None = None  # the books were, and no agent has told since what is on the volume
 
 
@@ -119,5 +120,5 @@ def change(run: Run, cause: Cause, at: float, message: str) -> Run:
     draining_since = at if rule.after is RunStatus.DRAINING else None
     return msgspec.structs.replace(
         run, status=rule.after, updated_at=at, message=message, draining_since=draining_since, stalled_in="",
-        stalled_at=None,
+        stalled_at=None, volume_lost_at=None if cause is Cause.GRANTED else run.volume_lost_at,
     )  # fmt: skip

@@ -253,6 +253,7 @@ class Board:
             attempts=run.attempts,
             stalled_in=run.stalled_in if training else "",
             stalled_at=run.stalled_at if training else None,
+            volume_lost_at=run.volume_lost_at if run.status.active else None,
             silent_since=self._silent_since(view) if run.status.active else None,
             transfers=list(view.transfers.values()),
             synced_step=run.synced_step,

@@ -12,7 +12,7 @@ from relaytui.commander.model.kinds import filed
 from relaytui.commander.model.lease import LeaseState, Refuse
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Cause, allowed, change
-from relaytui.commander.services import endings, listing, resumes, stalls, syncs
+from relaytui.commander.services import endings, listing, resumes, stalls, syncs, volumes
 from relaytui.commander.services.leases import Leases
 from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import UNIT, Done, Tx, Writer
@@ -210,7 +210,8 @@ class StateReports:
         message = f"from {report.checkpoint} at step {report.step}" if report.checkpoint else "from the beginning"
         message += endings.after_crash(tx, run, attempt.epoch)
         if allowed(run.status, Cause.STARTED):
-            runs.save(tx, change(run, Cause.STARTED, self._clock.wall(), message))
+            run = change(run, Cause.STARTED, self._clock.wall(), message)
+        runs.save(tx, replace(run, volume_lost_at=None))
         runs.save_lease(tx, replace(lease, started=True))
         data = {"step": str(report.step), "pid": str(report.pid)}
         history.add_event(tx, at, "run.started", attempt.worker, message, run.run_id, attempt.epoch, data)
@@ -279,6 +280,8 @@ class StateReports:
             resumes.heed(tx, attempt, report)
         if stalls.concerns(report):
             stalls.heed(tx, attempt, report, at)
+        if volumes.concerns(report):
+            volumes.heed(tx, attempt, report, at)
 
     def _to_history(
         self, tx: Tx, attempt: Attempt, report: Started | Published | Pruned | Listed | Ended, at: float

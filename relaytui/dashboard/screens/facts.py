@@ -16,6 +16,7 @@ from relaytui.client.words import (
     silent,
     stalled,
     time_left,
+    volume_lost,
 )
 from relaytui.dashboard.format import ago, bar, duration, number_piece, per_second, percent, steps
 from relaytui.dashboard.glyphs import event_ink, run_state
@@ -46,6 +47,8 @@ def heading(row: RunRow, now: float) -> list[Piece]:
         pieces += [Piece("  "), Piece(f"▲ {said}", "warn")]
     elif halted := stalled(row, now):
         pieces += [Piece("  "), Piece(f"▲ {halted}", "warn")]
+    if gone := volume_lost(row, now):
+        pieces += [Piece("  "), Piece(f"▲ {gone}", "warn")]
     if alarm(row):
         pieces += [Piece("  "), Piece("▲ no resume", "warn")]
     return [*pieces, Piece("  "), Piece(clean(row.mode, 128), "muted")]

@@ -105,7 +105,7 @@ _ATTENTION = {
 
 def _attention(row: RunRow) -> int:
     """What should be looked at first has the lowest."""
-    if row.silent_since is not None or row.stalled_at is not None or alarm(row):
+    if row.silent_since is not None or row.volume_lost_at is not None or row.stalled_at is not None or alarm(row):
         return 0
     return _ATTENTION[RunStatus.FAILED if without_a_step(row) else row.status]
 
