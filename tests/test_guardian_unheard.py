@@ -12,6 +12,8 @@ from commander_kit import FakeClock
 from guardian_kit import eventually, start
 
 from relay_agent.checkpoints.manifest import verify
+from relay_agent.outcome.stop import Stop, Why
+from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.follow import Follower
 from relay_agent.output.progress import Progress
 from relay_agent.trainer.supervise import Ending, Supervised
@@ -80,6 +82,23 @@ async def test_a_frozen_one_is_thawed_to_tell_what_was_printed(tmp_path: Path) -
     await trainer.gone
 
 
+def test_what_else_is_known_of_the_end_is_said_first() -> None:
+    unheard = "its guardian was killed: some of it may be missing"
+    progress = Progress()
+    progress.see("step 40/90 loss 1", 1.0)
+    known = judge(Ended(137, Stop(), progress, 40, lines=["bye"], oom=True, unheard=unheard)).message
+    assert known == (
+        "the trainer exited with 137, killed by SIGKILL at step 40: killed for want of host memory;"
+        f" its last words: bye; {unheard}"
+    )
+    assert judge(Ended(137, Stop(), progress, 40, lines=["bye"], unheard=unheard)).message == (
+        f"the trainer exited with 137 at step 40, as {unheard}; its last words: bye"
+    )
+    stop = Stop()
+    stop.ask(Why.DRAIN, "drained by root")
+    assert judge(Ended(0, stop, progress, 40, unheard=unheard)).message.endswith(f"; {unheard}")
+
+
 def test_the_ending_says_so_and_what_came_of_it_is_not_called_healthy(rig: Rig) -> None:
     script = "for s in 1 2 3 4; do echo step $s/40 loss: 0.5; sleep 0.15; done; d=$RELAY_CKPT_STAGING_ROOT/step_5;"
     script += (
@@ -88,6 +107,11 @@ def test_the_ending_says_so_and_what_came_of_it_is_not_called_healthy(rig: Rig) 
     agent = rig.agent(f"exec bash -c '{script}'")
     assert agent.wait() == 137, agent.says()
     message = rig.run()["message"]
-    assert "its guardian was killed: the last 0.5 s of what it printed may be missing" in message
+    lost = "the last 0.5 s of what it printed may be missing, and what is published since is not called healthy"
+    assert message.startswith(
+        f"the trainer exited with 137 at step 5, as its guardian was killed: {lost}; its last words"
+    )
+    assert "killed by somebody else" not in message, "it is known by whom"
+    assert message.count("killed") == 1
     manifest = verify(rig.folder / "ckpt" / "step_00000005")
     assert not manifest.healthy

@@ -293,10 +293,9 @@ class Attempt:
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
             publisher.torn, publisher.asked_for, lines=lines, oom=trainer.oom, prints=self._retries.prints,
             completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
-            left=await trainer.gone, trained_on=trainer.trained_on,
+            left=await trainer.gone, trained_on=trainer.trained_on, unheard=trainer.unheard,
         )  # fmt: skip
-        verdict = judge(ended)
-        return replace(verdict, message="; ".join(filter(None, (verdict.message, trainer.unheard))))
+        return judge(ended)
 
     async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:
         step, name = (resume.step, resume.name) if resume else (0, None)

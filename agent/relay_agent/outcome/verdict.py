@@ -80,6 +80,9 @@ class Ended:
     """It is known not to have gone on from the checkpoint that it was handed; where that tells no step itself, a first
     step below its own says nothing."""
 
+    unheard: str = ""
+    """That its guardian ended otherwise than by its own word, in words."""
+
     @property
     def step(self) -> int:
         return max(self.progress.step, self.newest or 0)
@@ -129,6 +132,8 @@ def judge(ended: Ended) -> Verdict:
         verdict = _ended_early(ended)
     else:
         verdict = _ended_well(ended)
+    if ended.unheard not in verdict.message:
+        verdict = replace(verdict, message=f"{verdict.message}; {ended.unheard}")
     return replace(verdict, finished=finished)
 
 
@@ -153,7 +158,9 @@ def _failed(ended: Ended) -> Verdict:
     code = ended.code
     told = tell(code, ended.lines, oom=ended.oom, stepped=ended.reached is not None)
     message = f"the trainer {describe(code, ended.signalled)} at step {ended.step}"
-    if told.ending.name != "crash":
+    if told.ending.name == "killed" and ended.unheard:  # by whom is known
+        message = f"the trainer exited with {code} at step {ended.step}, as {ended.unheard}"
+    elif told.ending.name != "crash":
         part = told.ending.name in _KILLED and signal_of(code) is not signal.SIGKILL
         message += f": {'something of it was ' * part}{told.ending.words}"
     if said := told.said or ended.last_line:
