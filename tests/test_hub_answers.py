@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +23,20 @@ from relay_agent.checkpoints.publish import publish
 from relay_agent.hub import layout
 from relay_agent.hub.far import list_steps, remote
 from relay_agent.hub.far.failures import from_storage, told
-from relay_agent.hub.protocol import Check, Checked, Listed, ListSteps, Pulled, Where
+from relay_agent.hub.protocol import (
+    Check,
+    Checked,
+    Highest,
+    Job,
+    Listed,
+    ListSteps,
+    Pulled,
+    Reached,
+    Sent,
+    Trim,
+    Trimmed,
+    Where,
+)
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
@@ -120,6 +133,50 @@ def test_who_answered(endpoint: str, url: str, code: str, *, storage: bool) -> N
     assert from_storage(response, endpoint) is storage
 
 
+@contextlib.asynccontextmanager
+async def moved(hub: TestHub, status: int = 308) -> AsyncIterator[str]:
+    """An address that sends every request on to the Hub's; its URL."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, headers={"Location": hub.url + request.raw_path})
+
+    async with serving(answer) as url:
+        yield url
+
+
+@pytest.mark.parametrize("status", [302, 308])
+@pytest.mark.parametrize("what", ["check", "list", "highest", "send", "pull", "trim"])
+async def test_an_address_that_sends_requests_on_is_said_as_that(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, tmp_path: Path, what: str, status: int
+) -> None:
+    """No token goes to another host, and who answers there knows none."""
+    revision = shelve(hub, saved, NAME)
+    async with moved(hub, status) as url:
+        there = replace(where, endpoint=url)
+        jobs: dict[str, tuple[Job, type]] = {
+            "check": (Check(there, RUN), Checked),
+            "list": (ListSteps(there), Listed),
+            "highest": (Highest(there, RUN), Reached),
+            "send": (send_job(there, saved, NAME), Sent),
+            "pull": (replace(pull_job(hub, saved, NAME, revision, tmp_path / "place"), where=there), Pulled),
+            "trim": (Trim(there, RUN, 1, 2), Trimmed),
+        }
+        with pytest.raises(Trouble, match="sends requests on") as refused:
+            await call(*jobs[what])
+    assert (refused.value.code, refused.value.kind) == ("moved_away", "permanent")
+    assert f"HF_ENDPOINT={hub.url}" in refused.value.words
+    assert "HF_TOKEN" not in refused.value.words
+    assert "storage" not in refused.value.words
+
+
+async def test_what_needs_no_token_comes_from_there(hub: TestHub, where: Where, saved: RunFolder, call: Calls) -> None:
+    shelve(hub, saved, NAME)
+    hub.repo("relay/run-1").private = False
+    async with moved(hub) as url:
+        listed = await call(ListSteps(replace(where, endpoint=url)), Listed)
+    assert [step.trouble for step in listed.steps] == [""]
+
+
 # -- waits that the Hub names ------------------------------------------------------------------------------------------
 
 
@@ -195,6 +252,12 @@ async def answering(status: int, body: bytes, times: int = 1, **headers: str) ->
                 await response.write(body)
         return response
 
+    async with serving(answer) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

@@ -134,13 +134,27 @@ def _bad_proxy(said: str) -> Failed:
 def from_storage(response: Any, endpoint: str) -> bool:
     """Whether what lies behind the Hub (S3, a CDN) answered, by an address that holds for a while: it knows no token,
     and another address may do."""
-    homes, url = {_home(endpoint or HUB), _home(HUB)}, str(response.request.url)
+    homes, url = {_home(endpoint or HUB), _home(HUB)}, response.request.url
     if "x-error-code" in response.headers:
         return False
-    return _home(url) not in homes or response.request.url.path.endswith(_HANDED_ON)
+    if url.path.endswith(_HANDED_ON):
+        return True
+    return _home(url) not in homes and not moved_to(response, endpoint)
 
 
-def _home(url: str) -> tuple[str, int | None]:
+def moved_to(response: Any, endpoint: str) -> str:
+    """Where the Hub's own requests are sent on to, another host than the one that was asked: the library takes no token
+    there. Empty: they are not. A file may lie elsewhere, and then has another path there."""
+    first, last = (response.history or [response])[0].request.url, response.request.url
+    asked = httpx2.URL(endpoint or HUB)
+    if _home(first) != _home(asked) or _home(last) == _home(asked):
+        return ""
+    path = first.path.removeprefix(asked.path.rstrip("/"))
+    own = path.startswith("/api/") or last.path.endswith(path)
+    return f"{last.scheme}://{last.netloc.decode('ascii')}" if own else ""
+
+
+def _home(url: httpx2.URL | str) -> tuple[str, int | None]:
     """Host and port, whether it is http or https."""
     at = httpx2.URL(url)
     return at.host.lower(), at.port
@@ -150,7 +164,12 @@ def _by_status(error: HfHubHTTPError, endpoint: str, short: Short) -> Failed:
     response = error.response
     status = response.status_code
     text = short(error.server_message or error)
-    if 400 <= status < 500 and status != 429 and from_storage(response, endpoint):
+    refused = 400 <= status < 500 and status != 429
+    if refused and (other := moved_to(response, endpoint)):
+        words = f"{endpoint or HUB} sends requests on to another host, where no token goes"
+        todo = f"if that is the Hub's address now, set HF_ENDPOINT={other}"
+        return Failed("moved_away", f"{words}: {todo} ({status}: {text})", "permanent")
+    if refused and from_storage(response, endpoint):
         code = "refused_by_hub" if status in (400, 422) else "storage"
         words = f"the storage behind the Hub did not take this request ({status}: {text})"
         return Failed(code, words, "transient", wait_of(response))
