@@ -389,6 +389,23 @@ def test_a_run_is_not_completed_before_its_newest_checkpoint_is_on_the_volume(
     assert "could not be published" in verdict.message
 
 
+async def test_where_a_mark_is_demanded_that_is_why_one_without_it_is_not_published(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other of the run had one."""
+    publisher = rig.publisher(marks=True)
+    stage(rig.run, 1, 20, marker=False)
+    for _ in rig.clock.watch(100):
+        await publisher.look()
+    words = "step_20 has no COMPLETE, which COMPLETE_MARKER=always wants: it is not published before it has"
+    assert rig.told.events == [("checkpoint.unmarked", words)]
+    assert words in capsys.readouterr().err
+    await publisher.finish(0)
+    assert rig.told.steps == []
+    ((_, torn),) = rig.told.events[1:]
+    assert torn.endswith("the trainer exited and had not written COMPLETE into it, which COMPLETE_MARKER=always wants")
+
+
 async def test_what_a_trainer_of_this_run_marked_once_is_not_published_unmarked(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:

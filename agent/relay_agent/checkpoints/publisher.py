@@ -102,6 +102,7 @@ class Publisher:
         self._patient = patient
         self._settle = settle
         self._watch = StagingWatch(folder.staging(epoch), settle, clock, marks)
+        self._watch.demanded = marks is True
         self._look_back = marks is None  # whether earlier attempts are still to be asked
         self._remarks = Remarks(recorder)
         self._done = asyncio.Event()
@@ -445,9 +446,9 @@ class Publisher:
     async def _torn(self, staged: Staged, reason: str) -> None:
         """It never comes onto the volume; one saved after it that did makes up for it."""
         name = staged.path.name
-        where = await self._set_aside(staged)
         self.asked_for = self.asked_for or self._begun.was_asked_for(name)
         words = f"{name} is set aside in {where}" if where else f"{name} is not used"
+        where = await self._set_aside(staged)
         self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
         self._missed.add_aside(name, reason, (staged.saved_at, staged.step), where)
 

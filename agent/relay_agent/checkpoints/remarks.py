@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay_agent.checkpoints.recorder import Recorder
-from relay_agent.checkpoints.staging import MARKER, StagingWatch
+from relay_agent.checkpoints.staging import DEMANDED, MARKER, StagingWatch
 from relay_agent.process import say
 from relaytui.wire.text import clean, sayable
 
@@ -18,7 +18,8 @@ class Remarks:
         """After a look. Nothing is moved: their trainer may still write to them."""
         if not self._unmarked and (waiting := watch.unmarked):
             self._unmarked = True
-            words = f"{waiting[0]} has no {MARKER}, as others of this run had: it is not published before it has"
+            why = DEMANDED if watch.demanded else "as others of this run had"
+            words = f"{waiting[0]} has no {MARKER}, {why}: it is not published before it has"
             self._recorder.event("checkpoint.unmarked", words, {"name": waiting[0]})
             say(f"{words}; COMPLETE_MARKER=never says that the trainer writes none")
         for torn in watch.unfit():

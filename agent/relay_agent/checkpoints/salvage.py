@@ -185,6 +185,7 @@ class Salvage:
             if dead >= self._epoch:
                 return
             watch = StagingWatch(self._run.staging(dead), math.inf, SystemClock(), marks)
+            watch.demanded = self._marks is True
             try:
                 whole = watch.scan(0.0, self._ended(self._run, dead))
             except OSError as error:

@@ -44,6 +44,7 @@ STAGING = "staging"
 STEP = re.compile(r"step_([0-9]{1,15})\Z")
 FIRST = 12
 """Times the settle time that the first checkpoint of a run is given: the mark may be still to come."""
+DEMANDED = "which COMPLETE_MARKER=always wants"
 NO_DATA = "it holds no data"
 SHARE = 20
 """A look that took a second is the last one at the same for this many."""
@@ -103,6 +104,8 @@ class StagingWatch:
         self.marks = marks
         """Whether the trainer marks its checkpoints, as far as is known: what it saves tells where that is None, and a
         mark tells in any case."""
+        self.demanded = False
+        """COMPLETE_MARKER=always says that it does; else others of the run were marked."""
         self.may_be_cut: Callable[[str], bool] = lambda name: False
         """Whether that save may have been going on when the trainer exited with 0."""
         self.why_cut = "may have been saving still"
@@ -236,7 +239,8 @@ class StagingWatch:
         code = self._exited or 0
         how = f"exited{f' with {code}' * (code != 0)}" if code >= 0 else f"died by signal {-code}"
         if code != UNKNOWN_END and self.marks:
-            return f"the trainer {how} and had not written {MARKER} into it, as it does into what is whole"
+            why = DEMANDED if self.demanded else "as it does into what is whole"
+            return f"the trainer {how} and had not written {MARKER} into it, {why}"
         kept = f"{int(self.watching.seconds - since)} s"
         why = f"the trainer {how} before it had kept still for {self.stillness:g} s (it had for {kept})"
         if code == UNKNOWN_END:
