@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from checkpoint_kit import new_run, stage
+from taking_kit import in_memory, state
+from test_adapters_kinds import KINDS
 from test_agent_publisher import Rig
 from test_taking import Rig as TakingRig
+from writers import hf_trainer, megatron, single_file
+from writers.kit import Steps, make_folder, moved_in, torch_zip
 
 from relay_agent.checkpoints import begun
 from relay_agent.checkpoints.publisher import Publisher
+from relay_agent.volume.volume import RunFolder
 
 SETTLE = 5.0
 
@@ -19,6 +28,13 @@ SETTLE = 5.0
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
     return Rig(new_run(tmp_path))
+
+
+def wait_for_the_clock(run: RunFolder) -> None:
+    """Of the volume: it is coarse."""
+    before = run.root.stat().st_mtime_ns
+    while run.root.stat().st_mtime_ns <= before:
+        os.utime(run.root)
 
 
 async def settles(rig: Rig, publisher: Publisher) -> int:
@@ -51,6 +67,45 @@ async def test_nor_is_one_under_the_name_of_a_save_that_goes_on(rig: Rig) -> Non
     assert await settles(rig, publisher) == 0
     stage(rig.run, 1, 80, "and once more at the same step")
     assert await settles(rig, publisher) == 1
+
+
+HALVES = (".step_80.tmp.4711", ".tmp-step_80", ".tmpabc", "step_80.partial", ".step_00000080.tmp")
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_nor_under_any_other_name(rig: Rig, name: str, atomic: bool) -> None:
+    rig.run = replace(rig.run, atomic=atomic)
+    publisher = rig.publisher(marks=True)
+    going_on = stage(rig.run, 1, 80).path
+    wait_for_the_clock(rig.run)
+    half = going_on.rename(going_on.with_name(name))
+    await publisher.asked_to_save()
+    if atomic:  # all of its bytes may come yet
+        for file in filter(Path.is_file, half.rglob("*")):
+            file.write_bytes(file.read_bytes())
+    half.rename(going_on)
+    assert await settles(rig, publisher) == 0
+    assert rig.told.steps == [80], "published it is all the same"
+    stage(rig.run, 1, 81)
+    assert await settles(rig, publisher) == 1
+
+
+async def test_an_answer_may_hold_files_that_are_older_than_what_was_saved_before_it(rig: Rig) -> None:
+    """Trainers copy a tokenizer with its times, and link what did not change."""
+    publisher = rig.publisher(marks=True)
+    first = rig.run.claims.stat().st_mtime_ns - 10**9
+    os.utime(stage(rig.run, 1, 79).path / "weights.bin", ns=(first, first))
+    await publisher.asked_to_save()
+    answer = stage(rig.run, 1, 80).path
+    os.utime(answer / "shard" / "0.bin", ns=(first, first))
+    assert await settles(rig, publisher) == 1
+    last = max(file.stat().st_mtime_ns for file in (rig.run.ckpt / "step_00000079").rglob("0.bin"))
+    wait_for_the_clock(rig.run)
+    await publisher.asked_to_save()
+    answer = stage(rig.run, 1, 81).path
+    os.utime(answer / "shard" / "0.bin", ns=(last, last))
+    assert await settles(rig, publisher) == 2
 
 
 async def test_each_order_begins_anew(rig: Rig) -> None:
@@ -167,3 +222,48 @@ async def test_what_was_taken_and_waits_is_none_either(tmp_path: Path) -> None:
     await rig.publisher.asked_to_save()
     assert await rig.look() == [77]
     assert rig.publisher.answers.count == 0
+
+
+def replaced_file(out: Path, step: int) -> Steps:
+    """One file, whole under another name before it gets its own."""
+    yield from make_folder(out)
+    yield from moved_in(out / "ckpt.pt", torch_zip(str(step), {"iter_num": step}), f".ckpt.{step}.part")
+
+
+SAVES: dict[str, Callable[[Path, int], Steps]] = {
+    **{name: kind.save for name, kind in KINDS.items()},
+    "hf_trainer": hf_trainer.save,
+    "megatron": megatron.save,
+    "single_file": single_file.save,
+    "replaced_file": replaced_file,
+}
+
+
+@pytest.mark.parametrize("kind", SAVES)
+async def test_an_order_in_the_midst_of_a_save_is_answered_by_the_next_one(tmp_path: Path, kind: str) -> None:
+    save, midst = SAVES[kind], 0
+    while True:
+        midst += 1
+        with tempfile.TemporaryDirectory(dir=in_memory(tmp_path)) as place:
+            rig = TakingRig(Path(place))
+            await rig.taking.prepare(None)
+            list(save(rig.out, 1))
+            for _ in range(14):
+                await rig.look()
+            before = state(rig.out)
+            going_on = save(rig.out, 2)
+            did = [done for done, _ in zip(going_on, range(midst), strict=False)]
+            if len(did) < midst:
+                break
+            if state(rig.out) == before:  # its folder was there already
+                continue
+            wait_for_the_clock(rig.run)
+            await rig.publisher.asked_to_save()
+            came = [step for _ in going_on for step in await rig.look()]
+            came += [step for _ in range(14) for step in await rig.look()]
+            assert (came, rig.publisher.answers.count) == ([2], 0), did[-1]
+            list(save(rig.out, 3))
+            for _ in range(14):
+                await rig.look()
+            assert rig.publisher.answers.count == 1, f"the answer itself; it was asked for after {did[-1]}"
+    assert midst > 2

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
-from relay_agent.checkpoints.answers import Answers
-from relay_agent.checkpoints.disk import names
-from relay_agent.checkpoints.staging import StagingWatch
+from relay_agent.checkpoints.answers import Answers, There
+from relay_agent.checkpoints.disk import folder, names
+from relay_agent.checkpoints.staging import OURS, StagingWatch
 from relay_agent.checkpoints.taking import Taking
+from relay_agent.checkpoints.tree import Torn, walk
 from relay_agent.checkpoints.watching import Settling
+from relay_agent.volume.volume import RunFolder, claimed_at
 from relaytui.wire.text import clean
 
+ASKED = ".asked"
+"""A file that is there for a moment: by the volume's own clock, that of an order."""
 LISTED_WITHIN = 0.25
 """Seconds that SIGTERM waits for a look at which saves have begun."""
 TOLD_WITHIN = 2.0
@@ -29,10 +34,14 @@ ANY = _Any()
 
 
 class Begun:
-    """`staging`: the attempt's folder; `settle`: how long what is taken from the trainer's own has to keep still."""
+    """Of the attempt `epoch`. `settle`: how long what is taken from the trainer's own folder has to keep still."""
 
-    def __init__(self, staging: Path, watch: StagingWatch, taking: Taking | None, settle: float) -> None:
-        self._staging = staging
+    def __init__(
+        self, folder: RunFolder, epoch: int, watch: StagingWatch, taking: Taking | None, settle: float
+    ) -> None:
+        self._folder = folder
+        self._epoch = epoch
+        self._staging = folder.staging(epoch)
         self._watch = watch
         self._taking = taking
         self._settle = settle
@@ -77,6 +86,20 @@ class Begun:
                 return f"{clean(name, 128)} is there; it is whole once nothing in it changed for {still:g} s"
         return ""
 
+    async def began_before(self, staged: Path, last: int) -> bool:
+        """Whether what is about to be published was begun before the last order, however it was called then. `last`:
+        when that before it was saved."""
+        if not self.answers.wanted:
+            return False
+        return await asyncio.to_thread(self._began_before, staged, last)
+
+    def _began_before(self, staged: Path, last: int) -> bool:
+        with suppress(OSError, Torn), folder(staged) as fd:
+            times = [found.mtime_ns for found in walk(fd, ignore=OURS).files]
+            since = max(last, claimed_at(self._folder, self._epoch))
+            return self.answers.is_older(os.fstat(fd).st_ino, [at for at in times if at > since])
+        return False
+
     def settling(self) -> list[Settling]:
         """What has yet to keep still, in the order of saving."""
         found = self._watch.settling() + (self._taking.settling() if self._taking else [])
@@ -88,9 +111,11 @@ class Begun:
             asked = 0
             while asked != self._asked:  # or it was asked once more meanwhile
                 asked = self._asked
-                own = await asyncio.to_thread(self._taking.pending) if self._taking else set[str]()
+                at = await asyncio.to_thread(_now, self._staging)
+                own = await asyncio.to_thread(self._taking.pending) if self._taking else There()
                 staged = await asyncio.to_thread(_listed, self._staging)
-            self.answers.begun(own, [*staged, self.publishing])
+                inodes = await asyncio.to_thread(_folders, self._staging) if self._folder.atomic else set[int]()
+            self.answers.begun(own, There({*staged, self.publishing}, inodes), at)
         except OSError:  # the looks say what is wrong with the volume
             pass
         finally:
@@ -102,3 +127,24 @@ def _listed(root: Path) -> list[str]:
         return names(root)
     except FileNotFoundError:
         return []
+
+
+def _folders(root: Path) -> set[int]:
+    """Inodes of those in the staging folder, whatever they are called: a name changes, that does not."""
+    with suppress(FileNotFoundError), os.scandir(root) as entries:
+        return {entry.inode() for entry in entries if entry.is_dir(follow_symlinks=False)}
+    return set()
+
+
+def _now(root: Path) -> int:
+    """By the clock of the volume, in nanoseconds; 0 where it takes no file."""
+    try:
+        fd = os.open(root / ASKED, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.utime(fd)
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            os.close(fd)
+            (root / ASKED).unlink()
+    except OSError:
+        return 0

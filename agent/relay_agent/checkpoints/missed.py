@@ -36,6 +36,11 @@ class Missed:
         return len(self._misses)
 
     @property
+    def last_saved(self) -> int:
+        """When what was saved last of all that is published was saved; 0: nothing is."""
+        return self._last[0]
+
+    @property
     def names(self) -> list[str]:
         return sorted(self._misses)
 

@@ -17,8 +17,10 @@ from typing import NamedTuple
 import msgspec
 
 from relay_agent.checkpoints import adapters, take
-from relay_agent.checkpoints.adapters.base import MAX_STEP, Adapter, Candidate, Memory, NotYet
+from relay_agent.checkpoints.adapters.base import DEPTHS, MAX_STEP, Adapter, Candidate, Memory, NotYet
+from relay_agent.checkpoints.adapters.kept import join
 from relay_agent.checkpoints.adapters.view import View, view_of
+from relay_agent.checkpoints.answers import There, goes_on
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file
 from relay_agent.checkpoints.linked import LINKS_EVERY, linked
 from relay_agent.checkpoints.misnamed import misnamed
@@ -52,6 +54,7 @@ class Ready:
     saved_at: int
     heard: int  # the step that was told last when it was seen to have changed last
     again: bool = False  # one of this name was seen to before
+    inode: int = 0  # of what lies at its path
 
 
 class _Still(NamedTuple):
@@ -148,9 +151,6 @@ class OutputWatch:
         self._not_before = self._clock.boot() + SHARE * (self._clock.boot() - now)
         return sorted(found, key=lambda ready: (ready.saved_at, ready.candidate.step or 0, ready.candidate.path))
 
-    @property
-    def any(self) -> bool:
-        """Whether one lay there at the last look that was not taken, whole or not."""
     def settling(self) -> list[Settling]:
         """What is `waiting`, since when."""
         now, waiting = self.watching.seconds, self.waiting
@@ -160,16 +160,26 @@ class OutputWatch:
             if path in waiting
         ]
 
+    @property
+    def any(self) -> bool:
+        """Whether one lay there at the last look that was not taken, whole or not."""
         return bool(self._since or self._doubts)
 
-    def pending(self) -> set[str]:
-        """What lies there by now, whole or not, and is not taken. Beside a look that goes on."""
-        seen, pending = self._seen or {}, set[str]()
+    def pending(self) -> There:
+        """What lies there by now, whole or not, and is not taken: checkpoints by their paths; and what lies where one
+        may be, as it may bear another name yet. Beside a look that goes on."""
+        seen, there = self._seen or {}, There()
         with suppress(OSError), self._view() as view:
+            for place in view.places(DEPTHS):
+                there.names.update(join(place, name) for name in view.names(place) if goes_on(name))
+                there.inodes.update(view.inodes(place) if self._atomic else ())
             for _, candidate in adapters.find(view, self._kinds, Memory()):
-                if self._key(view, candidate) != seen.get(candidate.path):
-                    pending.add(candidate.path)
-        return pending
+                key = self._key(view, candidate)
+                if key is None or key != seen.get(candidate.path):
+                    there.names.add(candidate.path)
+                else:
+                    there.inodes.discard(self._inode(view, candidate.path))
+        return there
 
     def doubts(self) -> list[Doubt]:
         """Of the last look: what lies there and is not taken, and why."""
@@ -259,7 +269,16 @@ class OutputWatch:
             if before is None or before.source != source:
                 before = _Still(source, self.watching.seconds, self._step_now())
             still[path, adapter.name] = before
-            found = Ready(adapter, candidate, key, not why, source.saved_at, before.heard, path in self._seen)
+            found = Ready(
+                adapter,
+                candidate,
+                key,
+                not why,
+                source.saved_at,
+                before.heard,
+                path in self._seen,
+                self._inode(view, path),
+            )
             if not why:
                 ready[path] = found
             elif self.watching.seconds - before.since >= self._settle or (
@@ -313,3 +332,7 @@ class OutputWatch:
     def _key(self, view: View, candidate: Candidate) -> Key | None:
         found = view.stat(candidate.marker or candidate.path)
         return Key(found.st_mtime_ns, found.st_size, found.st_ino if self._atomic else 0) if found else None
+
+    def _inode(self, view: View, path: str) -> int:
+        found = view.stat(path) if self._atomic else None
+        return found.st_ino if found else 0

@@ -113,7 +113,7 @@ class Publisher:
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
         self._mounted = Mounted(folder, epoch)
         self._lost = Lost(folder, epoch, recorder, on_fenced)
-        self._begun = Begun(folder.staging(epoch), self._watch, taking, settle)
+        self._begun = Begun(folder, epoch, self._watch, taking, settle)
         self._missed = Missed()
         self._waits = False  # for room, at the end
         self.measured = Measured()
@@ -343,6 +343,7 @@ class Publisher:
         """Whether it is in the line now. `heard`: all that its trainer printed before it was whole."""
         began = self._clock.boot()
         self._begun.publishing = staged.path.name
+        older = await self._begun.began_before(staged.path, self._missed.last_saved)
         try:
             done = await self._gently(
                 publish,
@@ -375,7 +376,7 @@ class Publisher:
         except OSError as error:
             await self._refused(staged, error)
         else:
-            self.answers.published(staged.path.name)
+            self.answers.published(staged.path.name, older)
             self._begun.publishing = ""
             self.newest_step = done.step
             self._missed.published(staged.saved_at, staged.step)
@@ -447,8 +448,8 @@ class Publisher:
         """It never comes onto the volume; one saved after it that did makes up for it."""
         name = staged.path.name
         self.asked_for = self.asked_for or self._begun.was_asked_for(name)
-        words = f"{name} is set aside in {where}" if where else f"{name} is not used"
         where = await self._set_aside(staged)
+        words = f"{name} is set aside in {where}" if where else f"{name} is not used"
         self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
         self._missed.add_aside(name, reason, (staged.saved_at, staged.step), where)
 

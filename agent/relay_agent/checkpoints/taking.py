@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
+from relay_agent.checkpoints.answers import There
 from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
@@ -20,8 +21,8 @@ from relay_agent.checkpoints.shared import Rewritten, Shared
 from relay_agent.checkpoints.staging import SHARE
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.checkpoints.unfound import Unfound
-from relay_agent.config import Settings
 from relay_agent.checkpoints.watching import Settling
+from relay_agent.config import Settings
 from relay_agent.process import say
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.clock import Clock
@@ -113,11 +114,11 @@ class Taking:
         """What is whole once it has kept still, as of the last look."""
         return self._watch.waiting
 
-    @property
     def settling(self) -> list[Settling]:
         """As `OutputWatch` has it."""
         return self._watch.settling()
 
+    @property
     def any(self) -> bool:
         """Whether one lay there at the last look that was not taken, whole or not."""
         return self._watch.any
@@ -134,18 +135,18 @@ class Taking:
         if self._looks:
             self._unfound.look(staged or self._watch.found)
 
-    def pending(self) -> set[str]:
-        """What lies there by now and is not taken, by its path. Blocking."""
+    def pending(self) -> There:
+        """What lies there by now and is not taken. Blocking."""
         return self._watch.pending()
 
     async def take(
         self,
         found: list[Ready] | None,
         exited: int | None = None,
-        on_taken: Callable[[str, str], None] = lambda path, name: None,
+        on_taken: Callable[[str, int, str], None] = lambda path, inode, name: None,
     ) -> None:
-        """What a look found is in the staging folder afterwards; `on_taken` hears where each lay and how it is called
-        there. Cancelled where nobody has the time for it."""
+        """What a look found is in the staging folder afterwards; `on_taken` hears where each lay, its inode and how it
+        is called there. Cancelled where nobody has the time for it."""
         anew = any(ready.again for ready in found or ())  # it begins to write them anew: the others are next
         await self._see_to_shared(exited is not None or anew)
         if found is None:
@@ -181,7 +182,7 @@ class Taking:
             else:
                 self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
         else:
-            on_taken(name, taken.path.name)
+            on_taken(name, ready.inode, taken.path.name)
             if kind not in self._known:
                 self._known.add(kind)
                 words = f"checkpoints of {kind} are taken from {self.root}, by {' and '.join(taken.ways)}"

@@ -58,6 +58,11 @@ class View:
             self._listed[path] = self._list(path)
         return self._listed[path]
 
+    def inodes(self, path: str = "") -> Iterator[int]:
+        """Of all that lies in a folder."""
+        with suppress(OSError, ValueError), self._open(path) as fd, os.scandir(fd) as entries:
+            yield from (entry.inode() for entry in itertools.islice(entries, MAX_NAMES))
+
     def names(self, path: str = "") -> list[str]:
         """Of what lies in a folder, sorted."""
         return sorted(self.entries(path))
