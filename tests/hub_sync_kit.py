@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import huggingface_hub.constants
 import huggingface_hub.utils
+from aiohttp import web
 from checkpoint_kit import RUN, new_run, put
 
 from relay_agent.checkpoints.manifest import read
@@ -18,11 +21,14 @@ from relay_agent.sending.calls import QUIET
 from relay_agent.sending.child import Refused, Tell, told, work_for
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
+from tests.hub import TestHub
 
 REPO = "relay/run-1"
 FOREVER = 3600.0
+HOP = ("Host", "Content-Length", "Transfer-Encoding")
+"""Headers that are of one connection."""
 
-__all__ = ["FOREVER", "REPO", "RUN", "Calls", "Killed", "new_run", "put", "run_file", "send_job"]
+__all__ = ["FOREVER", "REPO", "RUN", "Calls", "Killed", "new_run", "put", "run_file", "saying", "send_job"]
 
 
 def run_file(run: RunFolder, name: str, holder: int = 1, **more: Any) -> layout.RunFile:
@@ -41,6 +47,33 @@ def send_job(where: Where, run: RunFolder, name: str, *, epoch: int = 1, files: 
     return Send(
         where, RUN, epoch, str(folder), listed if files is None else files, beside, f"Saved {name}.", {}, name
     )  # fmt: skip
+
+
+@asynccontextmanager
+async def saying(hub: TestHub, says: Mapping[str, Any]) -> AsyncIterator[str]:
+    """A peer before the hub that answers some paths itself; its URL."""
+
+    async def answer(request: web.Request) -> web.Response:
+        data = await request.read()
+        if request.path in says:
+            return web.json_response(says[request.path])
+        headers = {name: value for name, value in request.headers.items() if name not in HOP}
+        async with session.request(
+            request.method, hub.url + request.raw_path, headers=headers, data=data, allow_redirects=False
+        ) as came:
+            headers = {name: value for name, value in came.headers.items() if name not in HOP}
+            return web.Response(status=came.status, body=await came.read(), headers=headers)
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield "http://{}:{}".format(*runner.addresses[0][:2])
+        finally:
+            await runner.cleanup()
 
 
 class Killed(BaseException):

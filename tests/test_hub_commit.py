@@ -10,15 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 from checkpoint_kit import ManualClock, mine
-from hub_sync_kit import REPO, RUN, Calls, put, send_job
+from hub_sync_kit import REPO, RUN, Calls, put, saying, send_job
+from msgspec.structs import replace
 
+from relay_agent import secret_words
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.staging import Staged
 from relay_agent.hub import layout
-from relay_agent.hub.far import upload
+from relay_agent.hub.far import send, upload
 from relay_agent.hub.protocol import Beside, Check, Checked, Sent, Where
 from relay_agent.hub.shown import HubShown
+from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.bench.hub import peak_of_children
@@ -176,6 +179,45 @@ async def test_a_card_that_the_hub_does_not_take_is_left_out(
     assert hub.verify(REPO) == []
     assert "README.md" not in hub.files(REPO, sent.tag)
     assert "README.md" in sent.remark
+
+
+@pytest.mark.parametrize("ahead", [0, 280, 15 << 20])
+async def test_what_the_hub_says_of_a_card_is_cut_and_holds_no_secret(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, ahead: int
+) -> None:
+    put(run, 1, 500)
+    words = f"{'x' * ahead} Bearer {where.token} pa55word-of-mine \x1b[31mred"
+    before = secret_words.known()
+    try:
+        async with saying(hub, {"/api/validate-yaml": {"errors": [{"message": words}]}}) as url:
+            there = replace(where, endpoint=url, secrets={"pa55word-of-mine": "[MINE]"})
+            sent = await call(send_job(there, run, "step_00000500"))
+    finally:
+        secret_words.know(before)
+    assert sent.remark.startswith("README.md left out: ")
+    assert len(sent.remark) < 400
+    assert ("Bearer … [MINE] red" in sent.remark) == (ahead == 0)
+    assert not any(part in sent.remark for part in (where.token[:6], "pa55", "\x1b"))
+
+
+async def test_who_the_hub_says_that_somebody_is_is_cut(hub: TestHub, where: Where, call: Calls) -> None:
+    who = {"name": "x" * (1 << 20), "auth": {"accessToken": {"role": "write"}}}
+    async with saying(hub, {"/api/whoami-v2": who}) as url:
+        checked = await call(Check(replace(where, endpoint=url), RUN), Checked)
+    assert len(checked.user) <= 100
+
+
+@pytest.mark.parametrize("oid", ["c" * (1 << 20), "\ud800", 7, None], ids=["long", "no text", "number", "none"])
+async def test_a_commit_of_no_known_kind_is_looked_up(
+    hub: TestHub, where: Where, run: RunFolder, call: Calls, monkeypatch: pytest.MonkeyPatch, oid: object
+) -> None:
+    monkeypatch.setattr(send, "BACKOFF", Backoff(tries=2, first=0.01))
+    put(run, 1, 500)
+    async with saying(hub, {"/api/models/relay/run-1/commit/main": {"commitOid": oid}}) as url:
+        with pytest.raises(Trouble, match="is not the Hub") as odd:
+            await call(send_job(replace(where, endpoint=url), run, "step_00000500"))
+    assert odd.value.kind != "permanent"
+    assert (await call(send_job(where, run, "step_00000500"))).tag == "step-500"
 
 
 async def test_a_gitignore_that_names_the_card_keeps_the_card_as_it_is(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,13 @@ from huggingface_hub import CommitOperationAdd
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from relay_agent.hub import layout
+from relay_agent.hub.far.failures import not_the_hub
 from relay_agent.hub.far.remote import File
 
 PIECE = 1 << 16
 _READ = 3 << 14
 """Bytes read at once: base64 makes whole signs of three."""
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _END = b'"}}\n'
 
 
@@ -99,7 +102,13 @@ def post(api: Any, repo: str, what: Body) -> str:
     url = f"{api.endpoint}/api/models/{repo}/commit/{layout.BRANCH}"
     response = get_session().post(url, headers=headers, content=what)
     hf_raise_for_status(response, endpoint_name="commit")
-    return str(response.json()["commitOid"])
+    try:
+        oid = response.json()["commitOid"]
+        if _OID.match(oid):
+            return str(oid)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise not_the_hub(api.endpoint, "it names no commit")
 
 
 def oid_of(add: CommitOperationAdd) -> str:

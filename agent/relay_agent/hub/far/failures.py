@@ -24,6 +24,7 @@ from relay_agent.secret_words import scrub
 from relay_agent.sending import trouble
 from relay_agent.sending.protocol import Failed, Kind
 from relay_agent.sending.trouble import Trouble
+from relaytui.wire.text import clean, sayable
 
 _BY_STATUS: dict[int, tuple[str, Kind, str]] = {
     400: ("refused_by_hub", "permanent", "the Hub does not take it"),
@@ -120,9 +121,12 @@ def _by_words(error: Exception, endpoint: str, short: Short) -> Failed:
         return _bad_proxy(short(error))
     if type(error) is ValueError and not _UNREAD.search(text):
         return Failed("unknown", f"the Hub's library refuses it: {short(text)}", "unknown")
-    where = endpoint or "the Hub's address"
-    what = f"what answers at {where} is not the Hub: a login page of the network, or a proxy?"
-    return Failed("no_hub", f"{what} ({type(error).__name__}: {short(text)[:80]})", "unknown")
+    return trouble.told(not_the_hub(endpoint, f"{type(error).__name__}: {short(text)[:80]}"))
+
+
+def not_the_hub(endpoint: str, why: str) -> Trouble:
+    what = f"what answers at {endpoint or HUB} is not the Hub: a login page of the network, or a proxy?"
+    return Trouble("no_hub", f"{what} ({why})", "unknown")
 
 
 def _bad_proxy(said: str) -> Failed:
@@ -212,6 +216,11 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(at))
         yield at
         at = at.__cause__ or at.__context__
+
+
+def remark(words: object, token: str) -> str:
+    """Words of others that go into a result."""
+    return clean(sayable(_hidden(str(words), token)), 300)
 
 
 def _hidden(words: str, token: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relay_agent.sending.trouble import Trouble
+from relaytui.wire.text import clean, sayable
 
 _MAY_WRITE = "repo.write"
 """What a fine-grained token has to be given."""
@@ -40,7 +41,7 @@ def see_writer(who: Any, repo: str, *, there: bool) -> str:
 
 
 def name_of(who: Any) -> str:
-    return str(_in(who, "name") or "")
+    return clean(sayable(str(_in(who, "name") or "")), 100)
 
 
 def _grants(scope: Any, namespace: str, repo: str) -> bool:

@@ -20,15 +20,17 @@ from relay_agent.hub import layout
 from relay_agent.hub.far import check, commit, readme, upload
 from relay_agent.hub.far.beside import content
 from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.failures import told
+from relay_agent.hub.far.failures import remark, told
 from relay_agent.hub.far.remote import File, Head, files_at, head_of, manifest_at, refuse_older, tags_of
 from relay_agent.hub.protocol import Send, Sent
 from relay_agent.sending.backoff import Backoff
 from relay_agent.sending.trouble import Trouble
-from relaytui.wire.text import counted
+from relaytui.wire.text import clean, counted
 
 MOST_BESIDE = 1 << 30
 """Bytes of large files that go beside one checkpoint, at most."""
+MOST_WORDS = 1000
+"""Characters that are said of what stays behind."""
 WAITS = "more than goes with one checkpoint; the next ones take it along"
 BACKOFF = Backoff(tries=5, first=1.0, longest=4.0)
 """Of commits, where somebody else's come between, or no answer comes."""
@@ -235,9 +237,9 @@ class _Sending:
         return bool(changed)
 
     def _leave(self, path: str, why: str) -> None:
-        """An extra stays behind, whatever is wrong with it."""
+        """An extra stays behind, whatever is wrong with it. `why` may be of others."""
         self._more = [add for add in self._more if add.path_in_repo != path]
-        self._left.setdefault(path, why)
+        self._left.setdefault(path, remark(why, self._job.where.token))
 
     @property
     def _remark(self) -> str:
@@ -245,7 +247,7 @@ class _Sending:
         for path, why in self._left.items():
             paths.setdefault(why, []).append(path)
         which = {why: some[0] if len(some) == 1 else counted(len(some), "file") for why, some in paths.items()}
-        return "; ".join(f"{words} left out: {why}" for why, words in which.items())
+        return clean("; ".join(f"{words} left out: {why}" for why, words in which.items()), MOST_WORDS)
 
     def _add(self, entry: FileEntry) -> CommitOperationAdd:
         path = Path(self._job.folder) / entry.path

@@ -11,8 +11,7 @@ from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 
 from relay_agent.hub import layout
 from relay_agent.hub.far.client import Again, Sent
-from relay_agent.hub.far.failures import chain
-from relay_agent.sending.trouble import Trouble
+from relay_agent.hub.far.failures import chain, not_the_hub
 
 ASKED_AGAIN = 5
 """Times that the Hub is asked what it has before a file is sent again; then it is the library's affair."""
@@ -45,8 +44,7 @@ def see_ways(api: Any, repo: str, adds: Sequence[CommitOperationAdd]) -> None:
                 apart = {"lfs": True, "regular": False}[row["uploadMode"]]
                 add._upload_mode = "lfs" if apart and add.upload_info.size else "regular"  # storage takes no empty one
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            words = f"what answers at {api.endpoint} is not the Hub: a login page of the network, or a proxy?"
-            raise Trouble("no_hub", f"{words} ({type(error).__name__})", "unknown") from None
+            raise not_the_hub(api.endpoint, type(error).__name__) from None
 
 
 def lighten(adds: Sequence[CommitOperationAdd]) -> int:
