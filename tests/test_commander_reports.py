@@ -30,7 +30,7 @@ async def test_a_run_from_start_to_end(kit: Kit) -> None:
     assert (await agent.tell(step(2, loss=2.5)))["seq"] == 3
     await agent.state(published(2), published(4), {"type": "pruned", "name": "step_00000002"})
     row = await kit.run("run-1")
-    assert (row["status"], row["step"], row["total"]) == ("running", 2, 10)
+    assert (row["status"], row["step"], row["total"]) == ("running", 4, 10), "what was saved was made"
     assert (row["loss"], row["first_loss"], row["lr"], row["reward"]) == (2.5, 3.0, 0.1, 0.5)
     assert (row["newest_checkpoint"], row["checkpoints"], row["published"]) == ("step_00000004", 1, 2)
     await agent.state(ended("completed", 10, exit_code=0, message="done"))

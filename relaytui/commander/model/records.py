@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relaytui.wire.ids import shown
 from relaytui.wire.status import OrderKind, Outcome
@@ -42,12 +43,17 @@ class Attempt(Struct, frozen=True):
     began_step: int | None = None  # where its trainer was, below `started_step`: the resume did not take
 
     def step_after(self, told: int | None) -> int | None:
-        """The step it is at, where its telemetry told of one: what it said at its end counts where it is further."""
+        """The step it is at, where its telemetry told of one: what it published and what it said at its end count where
+        they are further. Not the step that it was handed: it may count anew."""
         said = self.said_step
-        if told is None:
-            return said
-        over = self.ended_at is not None and said is not None and said != self.started_step
-        return max(told, said) if over and said is not None else told
+        if told is None or said is None:
+            return said if told is None else told
+        counts = said > self.started_step or (self.ended_at is not None and said != self.started_step)
+        return max(told, said) if counts else told
+
+    def has_made(self, step: int) -> Attempt:
+        """With a checkpoint of that step, which it published."""
+        return replace(self, last_step=max(self.last_step, step), said_step=max(self.said_step or 0, step))
 
 
 TRIED_AGAIN = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.CRASHED})

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from relaytui.commander.model.records import Attempt
 from relaytui.commander.model.run import Run
-from relaytui.commander.store import checkpoints, history, runs
+from relaytui.commander.store import attempts, checkpoints, history, runs
 from relaytui.commander.store.writer import Tx
 from relaytui.wire.reports import Listed
 from relaytui.wire.rows import CheckpointRow
@@ -30,6 +30,9 @@ def heed(tx: Tx, attempt: Attempt, report: Listed, at: float) -> None:
     for row in gone:
         checkpoints.prune(tx, run.run_id, row.name, at)
     added = _put_in_order(tx, run, attempt, report, at, before)
+    made = max((one.step for one in report.line if one.epoch == attempt.epoch), default=0)
+    if made > attempt.last_step:
+        attempts.save(tx, attempt.has_made(made))
     newest, count = checkpoints.newest(tx, run.run_id), len(checkpoints.kept(tx, run.run_id))
     changed = replace(
         run, checkpoints=count, published=max(run.published + added, count), restored_at=None,

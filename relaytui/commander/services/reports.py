@@ -240,7 +240,7 @@ class StateReports:
                 newest_step=report.step,
             ),
         )  # fmt: skip
-        attempts.save(tx, replace(attempt, last_step=max(attempt.last_step, report.step)))
+        attempts.save(tx, attempt.has_made(report.step))
         message = f"{report.name} at step {report.step}, {counted(report.files, 'file')}"
         data = {"name": report.name, "step": str(report.step), "bytes": str(report.bytes)}
         history.add_event(tx, at, "checkpoint.published", attempt.worker, message, attempt.run_id, attempt.epoch, data)
