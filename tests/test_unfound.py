@@ -42,7 +42,7 @@ async def test_it_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert await rig.trains(NOTHING_FOR - 1) == []
     said = await rig.trains(2 * NOTHING_FOR)
     words = (
-        "5 minutes of steps and no checkpoint was found: Relay looks in $RELAY_CKPT_STAGING_ROOT "
+        "5 minutes after its first step no checkpoint was found: Relay looks in $RELAY_CKPT_STAGING_ROOT "
         f"({rig.run.staging(1)}) and in CHECKPOINT_DIR ({rig.run.output(1)}); docs/trainers.md says for what"
     )
     assert said == [words]

@@ -39,7 +39,7 @@ class Unfound:
         elif now - self._since >= NOTHING_FOR:
             self._over = True
             where = f"$RELAY_CKPT_STAGING_ROOT ({self._staging}) and in CHECKPOINT_DIR ({self._own})"
-            words = f"{NOTHING_FOR / 60:g} minutes of steps and no checkpoint was found: Relay looks in {where}"
+            words = f"{NOTHING_FOR / 60:g} minutes after its first step no checkpoint was found: Relay looks in {where}"
             words = clean(sayable(f"{words}; docs/trainers.md says for what"), 800)
             self._recorder.event("checkpoint.none", words)
             say(words)
