@@ -15,6 +15,7 @@ from agent_rig import AGENT, SECRET, Rig
 
 from relay_agent.artifacts.examine import examined
 from relay_agent.config import load
+from relay_agent.doctor import room
 from relay_agent.link.contact import StoreRoom
 from relay_agent.trainer.command import Launch, exec_trouble
 

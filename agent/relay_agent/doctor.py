@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from relay_agent.sending.examined import Word
 
 MAX_SKEW = 5.0
+LITTLE = 1e9
+"""Bytes on the volume with less than which few checkpoints fit."""
 _BARE = re.compile(r"\$\{?RELAY_RESUME_ARGS")
 
 
@@ -182,9 +184,8 @@ def _volume(settings: Settings) -> list[Check]:
             exit_code=Exit.USAGE,
         )
         return [_fail("volume", refused)]
-    free = os.statvfs(root)
-    gigabytes = free.f_bavail * free.f_frsize / 1e9
-    checks = [_ok("volume", f"{root} takes writes, {gigabytes:.1f} GB free")]
+    found = os.statvfs(root)
+    checks = [room(root, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)]
     if not _mounted(root):
         checks.append(
             _warn(
@@ -215,6 +216,22 @@ def _volume(settings: Settings) -> list[Check]:
 
 def _short(path: Path) -> str:
     text = str(path)
+def room(root: Path, free: float, total: float) -> Check:
+    """Of a volume that takes writes, by bytes. Some tell neither."""
+    if not total:
+        return _ok("volume", f"{root} takes writes; how much is free on it it does not tell")
+    if free >= LITTLE:
+        return _ok("volume", f"{root} takes writes, {_size(free)} free")
+    why = f"{root} takes writes, and has {_size(free)} free of {_size(total)}"
+    return _warn("volume", why, "make room on it, or mount a larger one: checkpoints wait until there is some")
+
+
+def _size(count: float) -> str:
+    if count >= LITTLE:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.{0 if count >= 1e7 else 1}f} MB"
+
+
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
