@@ -208,6 +208,31 @@ def test_what_is_taken_for_granted_is_a_warning(commander: Rig) -> None:
     assert "(char_lm)" not in doctor(commander, TRAIN_CMD="true").stdout
 
 
+@pytest.mark.parametrize(
+    ("free", "total", "level", "words"),
+    [
+        (0.0, 2.1e6, "WARN", "takes writes, and has 0.0 MB free of 2.1 MB"),
+        (2e6, 2.1e6, "WARN", "takes writes, and has 2.0 MB free of 2.1 MB"),
+        (731e6, 20e9, "WARN", "takes writes, and has 731 MB free of 20.0 GB"),
+        (1.5e9, 20e9, "ok", "takes writes, 1.5 GB free"),
+        (0.0, 0.0, "ok", "takes writes; how much is free on it it does not tell"),
+    ],
+)
+def test_a_volume_with_next_to_no_room_is_no_good_one(free: float, total: float, level: str, words: str) -> None:
+    check = room(Path("/mnt/relay"), free, total)
+    assert (check.level, check.why) == (level, f"/mnt/relay {words}")
+    assert bool(check.todo) is (level == "WARN")
+
+
+def test_a_command_that_another_one_comes_before_is_said_to_be_ignored(commander: Rig) -> None:
+    lines = doctor(commander, SLIME_SFT_CMD="true", TRAIN_CMD="true").stdout.splitlines()
+    (launcher,) = (line for line in lines if line.startswith("ok    launcher — "))
+    assert "SLIME_SFT_CMD will be run by bash" in launcher
+    assert launcher.endswith("; TRAIN_CMD is ignored, as SLIME_SFT_CMD comes before it")
+    for other in (doctor(commander, TRAIN_CMD="true"), doctor(commander, SLIME_SFT_CMD="true")):
+        assert "ignored" not in other.stdout
+
+
 def test_a_misspelt_variable_is_said_and_no_failure(commander: Rig) -> None:
     done = doctor(commander, ARTIFCTS="every", RELAY_TRAINER="x", HF_HOME="/tmp/x")
     lines = [line for line in done.stdout.splitlines() if "no setting of Relay's" in line]

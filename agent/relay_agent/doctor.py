@@ -138,6 +138,8 @@ def _launcher(settings: Settings) -> Check:
     if len(launch.argv) == 1:
         return _ok("launcher", launch.argv[0])
     untried = f"{launch.name} will be run by bash in {_here()}; it was not tried here"
+    if settings.train_cmd and launch.name != "TRAIN_CMD":
+        untried += f"; TRAIN_CMD is ignored, as {launch.name} comes before it"
     if gone := missing(launch.argv[-1]):
         why, todo = f"{untried}, and {gone.words}", "name it as it is there, or put it there before the agent starts"
         if gone.certain:
@@ -214,8 +216,6 @@ def _volume(settings: Settings) -> list[Check]:
     return checks
 
 
-def _short(path: Path) -> str:
-    text = str(path)
 def room(root: Path, free: float, total: float) -> Check:
     """Of a volume that takes writes, by bytes. Some tell neither."""
     if not total:
@@ -232,6 +232,8 @@ def _size(count: float) -> str:
     return f"{count / 1e6:.{0 if count >= 1e7 else 1}f} MB"
 
 
+def _short(path: Path) -> str:
+    text = str(path)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
