@@ -482,3 +482,24 @@ def test_so_is_the_default_of_the_state_folder(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_command_may_hold_any_byte() -> None:
     assert load({**URL, "TRAIN_CMD": "train v\udcff"}).train_cmd == "train v\udcff"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("./x/*", "x/*"),
+        (".//x//y.json", "x/y.json"),
+        ("x/./y/././*.json", "x/y/*.json"),
+        ("././*.json", "*.json"),
+        (".x/*.json", ".x/*.json"),
+        ("x./*", "x./*"),
+        ("../x", "../x"),
+        ("./", "./"),
+    ],
+)
+def test_a_pattern_may_begin_where_it_is(given: str, meant: str) -> None:
+    """A shell takes it so; none of it stands in a path."""
+    settings = load({**URL, "ARTIFACTS_FILES": f"{given} *.txt", "HF_PUSH": f"{given} !{given}"})
+    assert settings.artifacts_files == (meant, "*.txt")
+    assert settings.hf_push == (meant, f"!{meant}")
+    assert load({**URL, "HF_PUSH": "./weights"}).hf_push == ("./weights",), "no word of ours is made of a file's name"

@@ -217,7 +217,7 @@ def some_globs(value: object) -> tuple[str, ...]:
     found = tuple(a_word(word) for word in words if word)
     if len(found) > 100 or any(len(word) > 200 or word.startswith("/") for word in found):
         raise Bad("should be up to 100 patterns such as *.json and configs/*.yaml")
-    return found
+    return tuple(map(_pattern, found))
 
 
 def some_files(value: object) -> tuple[str, ...]:
@@ -230,4 +230,13 @@ def some_files(value: object) -> tuple[str, ...]:
         raise Bad("should be all, weights, or up to 100 patterns such as *.safetensors and !optimizer*")
     if "weights" in found and len(found) > 1:
         raise Bad("should be weights alone, or patterns")
-    return found
+    return tuple(word if (plain := _pattern(word)) in ("all", "weights") else plain for word in found)
+
+
+def _pattern(word: str) -> str:
+    """As paths are: with no `./` in it, which none of them has, nor an empty part."""
+    mark = "!" if word.startswith("!") else ""
+    *folders, last = word.removeprefix(mark).split("/")
+    if folders and not folders[0]:
+        return word  # from the root: none is
+    return mark + "/".join([*(part for part in folders if part not in ("", ".")), last]) if last else word
