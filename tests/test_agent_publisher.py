@@ -283,6 +283,33 @@ async def test_what_an_agent_before_published_makes_up_for_what_was_torn_before_
     assert second.unpublished(10) == ""
 
 
+def nested(run: RunFolder, step: int, at: float, *, marker: bool) -> None:
+    """All that is saved lies in folders below, as accelerate, DCP and orbax do it."""
+    path = stage(run, 1, step, marker=False).path
+    (path / "weights.bin").unlink()
+    for each in (path / "shard" / "0.bin", path / "shard", path):
+        os.utime(each, (at, at))
+    if marker:
+        (path / "COMPLETE").touch()
+        os.utime(path / "COMPLETE", (at, at))
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_what_is_torn_and_was_saved_last_is_missed_by_who_takes_over(rig: Rig, atomic: bool) -> None:
+    rig.run = replace(rig.run, atomic=atomic)
+    nested(rig.run, 5, 1_000.0, marker=True)
+    nested(rig.run, 7, 1_010.0, marker=False)
+    nested(rig.run, 6, 990.0, marker=False)
+    await rig.publisher().finish(0, stopped=True)
+    assert rig.told.steps == [5]
+    second = rig.publisher()
+    second.published_before()
+    await second.finish(0)
+    where = f"it lies in ckpt/.bad/e00000001.step_7{IF_WHOLE}"
+    why = "an agent before this one set it aside"
+    assert second.unpublished(7) == f"1 checkpoint could not be published: {why}; {where}"
+
+
 async def test_a_trainer_that_saves_nothing_misses_nothing(rig: Rig) -> None:
     publisher = rig.publisher()
     await publisher.look()

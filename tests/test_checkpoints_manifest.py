@@ -80,6 +80,8 @@ FILE = {"path": "weights.bin", "size": 1200, "sha256": "0" * 64}
         {"seq": 0},
         {"seq": 2**53 + 1},
         {"seq": 10**400},
+        {"saved_at": -1},
+        {"saved_at": 2**63},
         {"run_id": "run-2"},
         {"run_id": "../run-1"},
         {"name": "step_00000501"},

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoint_kit import mine, new_run, put, stage, take
+from checkpoint_kit import ManualClock, mine, new_run, put, stage, take
 from writers import hf_trainer
 from writers.kit import run as written
 
 from relay_agent.checkpoints.adapters import KINDS
 from relay_agent.checkpoints.manifest import Origin
+from relay_agent.checkpoints.publish import publish
 from relay_agent.checkpoints.rescue import rescue
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.checkpoints.tip import Tip
 from relay_agent.volume.volume import RunFolder
 
@@ -91,6 +94,20 @@ def test_within_one_attempt_the_later_save_is_the_newer_one(run: RunFolder) -> N
     saved(run, 2, 10, 2_000_000_001)
     assert after(run, 3) == [10]
     assert (newest(run), orphans(run)) == (10, ["e00000002.step_50"])
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_when_it_was_saved_is_known_of_one_that_was_published_later(run: RunFolder, atomic: bool) -> None:
+    """All of it lies in folders below, or was copied to its place: no time of a file tells any more."""
+    run = replace(run, atomic=atomic)
+    for step, at in ((40, 1_000), (10, 1_010)):
+        (stage(run, 2, step).path / "weights.bin").unlink()
+        for path in (run.staging(2) / f"step_{step}").rglob("*"):
+            os.utime(path, (at, at))
+    (first, _) = StagingWatch(run.staging(2), 5.0, ManualClock()).scan()
+    assert publish(run, first, 2, mine).step == 40
+    assert after(run, 3) == [10]
+    assert (newest(run), orphans(run)) == (10, [])
 
 
 def test_an_earlier_attempts_saves_stay_beside_the_line(run: RunFolder) -> None:

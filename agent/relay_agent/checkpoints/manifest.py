@@ -31,6 +31,7 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 MAX_SEQ = 2**53
 """As the wire has it."""
+MAX_TIME = 2**63 - 1
 NAME = re.compile(r"step_[0-9]{8,16}(\.e[0-9]{8,16}(\.[0-9]{1,6})?)?\Z")
 """Names a published checkpoint can have. Nothing else in `ckpt/` is ever looked at."""
 
@@ -72,6 +73,7 @@ class Manifest(Struct, frozen=True):
     marks: bool | None = None  # whether its trainer marks with COMPLETE what is whole; None: nobody knew
     metrics: dict[str, float] = {}  # as they were told last when it was saved; of what pruning goes by
     heard: bool = False  # it tells no step: this is the last that was heard of when it changed last
+    saved_at: Annotated[int, Meta(ge=0, le=MAX_TIME)] = 0  # when, in nanoseconds on its trainer's clock; 0: not known
     forked_from: Origin | None = None  # of the first one of a fork, which is a copy of that
 
     @property

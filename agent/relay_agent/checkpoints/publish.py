@@ -25,6 +25,7 @@ from relay_agent.checkpoints.line import Line, survey
 from relay_agent.checkpoints.manifest import (
     MANIFEST,
     MAX_BYTES,
+    MAX_TIME,
     SEALING,
     VERSION,
     FileEntry,
@@ -133,6 +134,7 @@ def publish(
                 marks=staged.marks,
                 metrics=dict(metrics),
                 heard=staged.heard,
+                saved_at=max(0, min(staged.saved_at, MAX_TIME)),
                 forked_from=forked_from,
             )
             for name in reversed(tree.folders):

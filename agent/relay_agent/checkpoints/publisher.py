@@ -241,7 +241,9 @@ class Publisher:
         found.sort(key=lambda sealed: sealed.manifest.seq)
         if found:
             self.newest_step = found[-1].manifest.step
-            self._missed.published(saved_at(found[-1].path), self.newest_step)
+            for sealed in found:
+                at = sealed.manifest.saved_at or saved_at(sealed.path)
+                self._missed.published(at, sealed.manifest.step)
             self.measured.bytes = found[-1].manifest.total_bytes
         for step, path in staged_aside(self._folder, self._epoch):
             where = str(path.relative_to(self._folder.root))

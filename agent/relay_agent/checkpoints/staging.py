@@ -15,10 +15,11 @@ An exit with 0 says nothing of a save that had begun before the trainer was aske
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from msgspec import Struct
 from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, names, read_file
 from relay_agent.checkpoints.manifest import MANIFEST, MAX_BYTES, SEALING, Manifest, decode
 from relay_agent.checkpoints.strays import Strays
-from relay_agent.checkpoints.tree import MAX_FILES, TooMany, Torn, Tree, walk
+from relay_agent.checkpoints.tree import MAX_DEPTH, MAX_FILES, TooMany, Torn, Tree, walk
 from relay_agent.checkpoints.unfinished import UNFINISHED
 from relay_agent.checkpoints.watching import Settling, Watching
 from relaytui.wire.clock import Clock
@@ -337,17 +338,29 @@ def leave_mark(staged: Path, content: bytes = b"", disk: Disk = SYSTEM) -> None:
 
 
 def saved_at(path: str | Path, *, dir_fd: int | None = None) -> int:
-    """When what lies there was saved, whatever it is; 0 where nobody can tell. Files tell before their folder does,
-    whose time is any time on some volumes."""
+    """When what lies there was saved, whatever it is, as a look has it; 0 where nobody can tell. Files tell before
+    their folders do, whose time is any time on some volumes."""
     try:
         own = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
         if not stat.S_ISDIR(own.st_mode):
             return own.st_mtime_ns
-        with folder(path, dir_fd=dir_fd) as fd, os.scandir(fd) as entries:
-            found = [entry.stat(follow_symlinks=False) for entry in entries if entry.name not in OURS[1:]]
+        with folder(path, dir_fd=dir_fd) as fd:
+            return max(itertools.islice(_times(fd, OURS[1:]), MAX_FILES), default=own.st_mtime_ns)
     except (Torn, OSError):
         return 0
-    return max((each.st_mtime_ns for each in found if not stat.S_ISDIR(each.st_mode)), default=own.st_mtime_ns)
+
+
+def _times(fd: int, ignore: tuple[str, ...] = (), depth: int = 0) -> Iterator[int]:
+    """Of all that lies below and is no folder, as far as it can be seen."""
+    with suppress(Torn, OSError), os.scandir(fd) as entries:
+        for entry in entries:
+            if entry.name in ignore:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry.stat(follow_symlinks=False).st_mtime_ns
+            elif depth < MAX_DEPTH:
+                with suppress(Torn, OSError), folder(entry.name, dir_fd=fd) as below:
+                    yield from _times(below, (), depth + 1)
 
 
 def _look_at(root: int, name: str) -> _Look:

@@ -19,11 +19,12 @@ class Tip:
 
     @classmethod
     def of(cls, newest: Sealed | None, atomic: bool) -> Tip:
-        """`atomic`: publishing renames, so that files keep their times."""
+        """`atomic`: publishing renames, so that files keep their times where its manifest does not say."""
         if newest is None:
             return cls()
         forked = newest.manifest.forked_from is not None
-        return cls(newest.manifest.step, 0 if forked else newest.manifest.maker, saved_at(newest.path) if atomic else 0)
+        at = newest.manifest.saved_at or (saved_at(newest.path) if atomic else 0)
+        return cls(newest.manifest.step, 0 if forked else newest.manifest.maker, at)
 
     def goes_on(self, maker: int, step: int, at: int, restarts: bool) -> bool:
         """Whether what that attempt saved is after it. Steps only grow, and one that is below means that a resume did
