@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 
 import click
+from msgspec.structs import replace
 
 from relaytui.cli.options import Target, json_option, target_options
 from relaytui.cli.output import Column, print_json, print_table
@@ -15,6 +16,7 @@ from relaytui.cli.session import ask
 from relaytui.client.answers import Events, RunDetail
 from relaytui.client.api import CommanderClient
 from relaytui.client.discover import read_address
+from relaytui.client.order import runs_in_order, workers_in_order
 from relaytui.client.transfers import syncs_in_words
 from relaytui.client.waiting import waits
 from relaytui.client.words import age, details, held_off, sentence, standing
@@ -81,7 +83,7 @@ def runs(target: Target, run_id: str | None, as_json: bool) -> None:
     if said := held_off(answer.no_grants_until, answer.now):
         click.echo(said, err=True)
     if answer.runs:
-        print_runs(answer)
+        print_runs(replace(answer, runs=runs_in_order(answer.runs)))
     else:
         click.echo(
             "no runs yet; an agent makes one when it asks for a lease (see the pod recipe in the README)", err=True
@@ -117,7 +119,7 @@ def workers(target: Target, as_json: bool) -> None:
             w.gpu if w.gpus <= 1 else f"{w.gpus}x {w.gpu}",
             age(answer.now - w.seen_at),
         )
-        for w in answer.workers
+        for w in workers_in_order(answer.workers)
     ]
     if rows:
         columns = (

@@ -310,10 +310,14 @@ class Board:
         return WorkerStatus.DRAINING if run.run.status is RunStatus.DRAINING else WorkerStatus.BUSY
 
     def run_rows(self) -> list[RunRow]:
-        return [self.run_row(view) for view in self.runs.values()]
+        """Oldest first, whatever order they were read in."""
+        views = sorted(self.runs.values(), key=lambda view: (view.run.created_at, view.run.run_id))
+        return [self.run_row(view) for view in views]
 
     def worker_rows(self) -> list[WorkerRow]:
-        return [self.worker_row(view) for view in self.workers.values()]
+        """By their names."""
+        views = sorted(self.workers.values(), key=lambda view: (view.worker.worker, view.worker.incarnation))
+        return [self.worker_row(view) for view in views]
 
     # -- loading -------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from relaytui.client.acts import lease_left
 from relaytui.client.mirror import Mirror
+from relaytui.client.order import attention
 from relaytui.client.transfers import hub_sign, store_sign
 from relaytui.client.waiting import not_asked
-from relaytui.client.words import alarm, rate_now, sentence, standing, time_left, without_a_step
+from relaytui.client.words import rate_now, sentence, standing, time_left
 from relaytui.dashboard.format import DASH, ago, bar, clock_time, count, duration, number_piece, per_second, steps
 from relaytui.dashboard.glyphs import event_ink, short_state, worker_status
 from relaytui.dashboard.ink import Piece
@@ -19,7 +20,7 @@ from relaytui.dashboard.widgets.pieces import Cell
 from relaytui.dashboard.widgets.table import Column, Row
 from relaytui.wire.numbers import unpack
 from relaytui.wire.rows import ORIGINAL, EventRow, RunRow, WorkerRow
-from relaytui.wire.status import RunStatus, WorkerStatus
+from relaytui.wire.status import WorkerStatus
 from relaytui.wire.text import clean
 
 BAR = 8
@@ -90,25 +91,6 @@ RUN_COLUMNS = (
     Column("store", "store", 8, 5, right=True, least=5, optional=True),
 )
 
-_ATTENTION = {
-    RunStatus.FAILED: 3,
-    RunStatus.LOST: 0,
-    RunStatus.PREEMPTED: 0,
-    RunStatus.DRAINING: 1,
-    RunStatus.RUNNING: 1,
-    RunStatus.LEASED: 1,
-    RunStatus.QUEUED: 2,
-    RunStatus.COMPLETED: 4,
-    RunStatus.CANCELLED: 5,
-}
-
-
-def _attention(row: RunRow) -> int:
-    """What should be looked at first has the lowest."""
-    if row.silent_since is not None or row.volume_lost_at is not None or row.stalled_at is not None or alarm(row):
-        return 0
-    return _ATTENTION[RunStatus.FAILED if without_a_step(row) else row.status]
-
 
 def lease_piece(row: RunRow, now: float) -> Piece:
     left = lease_left(row, now)
@@ -140,7 +122,7 @@ def run_item(row: RunRow, now: float) -> Item:
     )
     order: dict[str, Order] = {
         "run": (row.run_id,),
-        "status": (_attention(row), row.status.value, row.run_id),
+        "status": attention(row),
         "step": (row.step, row.run_id),
         "bar": (row.step / row.total if row.total else 0.0, row.run_id),
         "loss": (*_missing_last(loss), row.run_id),
