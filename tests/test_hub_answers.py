@@ -430,6 +430,50 @@ async def test_a_hub_that_goes_on_so_is_believed_where_it_lists_no_such_file(
     assert odd.value.kind == "transient"
 
 
+BEHIND = {
+    "check": ["resolve"],
+    "send": ["info", *["resolve"] * 3, "tree", "tag"],
+    "list": ["resolve"],
+    "pull": ["resolve"] * 4,
+    "trim": ["resolve"] * 3,
+}
+"""Which requests of a job name a commit, or a branch that is there; the first of each, the second, …"""
+
+
+@pytest.mark.parametrize(
+    ("what", "route", "skip"),
+    [
+        (what, route, routes[:number].count(route))
+        for what, routes in BEHIND.items()
+        for number, route in enumerate(routes)
+    ],
+)
+async def test_a_copy_that_does_not_know_a_commit_yet_is_asked_again(
+    hub: TestHub, where: Where, saved: RunFolder, call: Calls, tmp_path: Path, what: str, route: str, skip: int
+) -> None:
+    """What the Hub itself has just named is there: nothing is taken for missing, and nobody's words for none."""
+    hub.large_above = 1000
+    await call(send_job(where, saved, NAME))
+    mine = hub.files("relay/run-1")["README.md"] + b"Mine.\n"
+    hub.someone_commits("relay/run-1", "README.md", mine)
+    put(saved, 1, 600)
+    jobs: dict[str, tuple[Job, type]] = {
+        "check": (Check(where, RUN), Checked),
+        "send": (send_job(where, saved, "step_00000600"), Sent),
+        "list": (ListSteps(where, threads=1), Listed),
+        "pull": (pull_job(hub, saved, NAME, hub.repo("relay/run-1").tags["step-500"], tmp_path / "place"), Pulled),
+        "trim": (Trim(where, RUN, 1, 2), Trimmed),
+    }
+    hub.fault(Fault.says(route, 404, "Invalid rev id", code="RevisionNotFound", skip=skip))
+    with pytest.raises(Trouble, match="does not know") as behind:
+        await call(*jobs[what])
+    assert hub.faults.waiting == [], "it was never asked so often"
+    assert (behind.value.code, behind.value.kind) == ("not_known", "transient")
+    await call(*jobs[what])
+    assert hub.verify("relay/run-1") == []
+    assert b"Mine." in hub.files("relay/run-1")["README.md"]
+
+
 def repo_made(hub: TestHub) -> str:
     hub.store.create("relay/run-1", "model", True, "relay")
     return "relay/run-1"

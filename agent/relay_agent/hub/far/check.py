@@ -10,7 +10,7 @@ from huggingface_hub.utils._http import get_session, hf_raise_for_status
 from relay_agent.hub import layout
 from relay_agent.hub.far.answers import ITS_FILE
 from relay_agent.hub.far.client import connect
-from relay_agent.hub.far.failures import classified, from_storage
+from relay_agent.hub.far.failures import classified, from_storage, not_known
 from relay_agent.hub.far.rights import name_of, see_writer
 from relay_agent.hub.protocol import Check, Checked
 from relay_agent.sending.backoff import Backoff
@@ -92,7 +92,8 @@ def see_run(data: bytes | None, run_id: str) -> layout.RunFile | None:
 
 
 def read(api: Any, repo: str, path: str, revision: str | None, limit: int = layout.MAX_RUN) -> bytes | None:
-    """A small file; None where there is none. Trouble where it is not small."""
+    """A small file at a commit that the Hub named, or now; None where there is none. Trouble where it is not small, or
+    the Hub does not know that commit: a copy of it that is behind says so of one that is there."""
     url = f"{api.endpoint}/{repo}/resolve/{revision or layout.BRANCH}/{path}"
     headers = api._build_hf_headers()
     try:
@@ -109,6 +110,8 @@ def read(api: Any, repo: str, path: str, revision: str | None, limit: int = layo
         if error.response.status_code != 404 or from_storage(error.response, api.endpoint):
             raise
         code = error.response.headers.get("X-Error-Code")
+        if code == "RevisionNotFound" and revision is not None:
+            raise not_known(repo, revision) from None
         if code not in (None, "EntryNotFound", "RevisionNotFound"):
             raise
         if code is None and api.get_paths_info(repo, path, revision=revision or layout.BRANCH):

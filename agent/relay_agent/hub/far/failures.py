@@ -16,6 +16,7 @@ from huggingface_hub.errors import (
     HFValidationError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from msgspec.structs import replace
 
@@ -124,6 +125,11 @@ def _by_words(error: Exception, endpoint: str, short: Short) -> Failed:
     return trouble.told(not_the_hub(endpoint, f"{type(error).__name__}: {short(text)[:80]}"))
 
 
+def not_known(repo: str, revision: str) -> Trouble:
+    """Of a commit that the Hub named itself: a copy of it that is behind says so of one that is there."""
+    return Trouble("not_known", f"the Hub does not know now what {revision} in {repo} holds", "transient")
+
+
 def not_the_hub(endpoint: str, why: str) -> Trouble:
     what = f"what answers at {endpoint or HUB} is not the Hub: a login page of the network, or a proxy?"
     return Trouble("no_hub", f"{what} ({why})", "unknown")
@@ -177,6 +183,8 @@ def _by_status(error: HfHubHTTPError, endpoint: str, short: Short) -> Failed:
         code = "refused_by_hub" if status in (400, 422) else "storage"
         words = f"the storage behind the Hub did not take this request ({status}: {text})"
         return Failed(code, words, "transient", wait_of(response))
+    if isinstance(error, RevisionNotFoundError):  # as `not_known`
+        return Failed("not_known", f"the Hub does not know now what it named ({text})", "transient", wait_of(response))
     if isinstance(error, GatedRepoError):
         return Failed("no_permission", f"the repository is gated for this token: {text}", "permanent")
     if isinstance(error, RepositoryNotFoundError) and status != 401:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
-from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from relay_agent.checkpoints.manifest import MAX_BYTES, FileEntry, Torn
@@ -136,7 +136,7 @@ class _Puller:
             response.read()
         try:
             hf_raise_for_status(response)
-        except (EntryNotFoundError, RevisionNotFoundError):
+        except EntryNotFoundError:
             raise Torn(f"{file.path[:200]!a} is missing on the Hub") from None
         begins, size = 0, response.headers.get("content-length", "")
         if response.status_code == 206:

@@ -14,6 +14,7 @@ from relay_agent.checkpoints.manifest import MAX_BYTES, Manifest
 from relay_agent.checkpoints.tree import MOST
 from relay_agent.hub import layout
 from relay_agent.hub.far.check import read, see_run
+from relay_agent.hub.far.failures import not_known
 from relay_agent.sending.trouble import Trouble
 
 T = TypeVar("T")
@@ -70,8 +71,7 @@ def manifest_at(api: Any, repo: str, revision: str, run_id: str) -> tuple[Manife
 
 
 def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
-    """Every file in the repository at a revision, by path. Trouble where the Hub says that there is no such revision: a
-    copy of it that is behind says so of one that is there."""
+    """Every file in the repository at a commit that the Hub named, by path. Trouble."""
     found: dict[str, File] = {}
     try:
         entries = api.list_repo_tree(repo, revision=revision, recursive=True)
@@ -80,8 +80,7 @@ def files_at(api: Any, repo: str, revision: str) -> dict[str, File]:
                 sha = entry.lfs.sha256 if entry.lfs else None
                 found[entry.path] = File(entry.size, entry.blob_id, sha)
     except RevisionNotFoundError:
-        words = f"the Hub does not know now what {revision} in {repo} holds"
-        raise Trouble("not_known", words, "transient") from None
+        raise not_known(repo, revision) from None
     return found
 
 
