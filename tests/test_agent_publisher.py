@@ -18,17 +18,18 @@ from commander_kit import FakeClock
 from preempt_kit import virtually
 
 from relay_agent.checkpoints import begun
+from relay_agent.checkpoints import publish as publish_module
 from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.heard import HEARD_WITHIN
 from relay_agent.checkpoints.manifest import read
 from relay_agent.checkpoints.missed import IF_WHOLE
 from relay_agent.checkpoints.publish import Published, publish
-from relay_agent.checkpoints.publisher import CALM, LOOK_EVERY, RETRY_AFTER, ROOM_WITHIN, Publisher
+from relay_agent.checkpoints.publisher import CALM, LOOK_EVERY, RETRY_AFTER, ROOM_WITHIN, STILL_WITHIN, Publisher
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
-from relay_agent.checkpoints.tree import MAX_DEPTH, Torn
+from relay_agent.checkpoints.tree import MAX_DEPTH, Torn, never
 from relay_agent.outcome.stop import Stop
 from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
@@ -371,6 +372,55 @@ async def test_a_pod_that_is_taken_away_does_not_wait_for_room(rig: Rig, monkeyp
     stage(rig.run, 1, 5)
     await publisher.finish(0)
     assert (volume.tries, publisher.kept) == (1, True)
+
+
+class Node:
+    """Another one writes to that step's folder whenever it was read, until `until` on the clock."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch, step: int, until: float) -> None:
+        self.tries = 0
+        hashes = publish_module.hash_files
+
+        def reads(root: int, files: Any, sync: Any = None, check: Any = never) -> dict[str, str]:
+            found = hashes(root, files, sync, check)
+            self.tries += 1
+            rig.clock.now += 10
+            if rig.clock.now < until:
+                with (rig.run.staging(1) / f"step_{step}" / "weights.bin").open("ab") as shard:
+                    shard.write(b"more")
+            return found
+
+        monkeypatch.setattr(publish_module, "hash_files", reads)
+        monkeypatch.setattr(publisher_module, "STILL_PAUSE", 0.0)
+
+
+async def test_the_last_checkpoint_waits_until_another_node_has_written_all_of_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Node(rig, monkeypatch, 5, rig.clock.now + 60)
+    publisher = rig.publisher()
+    stage(rig.run, 1, 5)
+    await publisher.finish(0)
+    assert (rig.told.steps, publisher.unpublished(5)) == ([5], "")
+    (path,) = rig.run.ckpt.glob("step_*")
+    assert (path / "weights.bin").read_bytes().endswith(b"more")
+    assert capsys.readouterr().err.count("step_5 is written to still") == 1
+
+
+@pytest.mark.parametrize("patient", [True, False])
+async def test_one_that_is_written_to_all_the_time_is_missed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    node = Node(rig, monkeypatch, 5, math.inf)
+    publisher = rig.publisher(patient=lambda: patient)
+    stage(rig.run, 1, 5)
+    began = rig.clock.now
+    await publisher.finish(0)
+    assert node.tries > 10 if patient else node.tries == 2
+    assert rig.clock.now - began <= (STILL_WITHIN + 20 if patient else 20)
+    assert publisher.unpublished(5) == "1 checkpoint could not be published: somebody wrote to it still"
+    assert (publisher.kept, publisher.torn, rig.told.kinds()) == (False, False, ["checkpoint.left"])
+    assert [path.name for path in rig.run.staging(1).glob("step_*")] == ["step_5"]
 
 
 async def test_one_that_was_set_aside_beside_one_that_waits_is_not_kept(

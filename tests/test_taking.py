@@ -136,6 +136,31 @@ async def test_the_last_look_takes_what_is_whole_and_says_what_is_not(tmp_path: 
     assert rig.publisher.unpublished(5) == "", "the trainer's end is told by the trainer"
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_what_another_node_writes_to_at_the_end_is_awaited_or_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr("relay_agent.checkpoints.publisher.STILL_PAUSE", 0.0)
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    file = rig.out / "last.bin"
+    file.write_bytes(b"some")
+    tries = 0
+
+    def writes(*rest: object) -> None:
+        nonlocal tries
+        tries += 1
+        rig.clock.now += 10
+        if tries < 4 or not ends:
+            file.write_bytes(file.read_bytes() + b" more")
+
+    monkeypatch.setattr("relay_agent.checkpoints.take._check_taken", writes)
+    monkeypatch.setattr("relay_agent.checkpoints.take.check_files", writes)
+    await rig.publisher.finish(0)
+    words = "" if ends else "1 checkpoint could not be published: somebody wrote to it still"
+    assert (rig.publisher.unpublished(77), rig.told.steps) == (words, [77] if ends else [])
+
+
 async def test_a_damaged_one_is_said_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.taking.prepare(None)

@@ -45,8 +45,13 @@ ROOM_WITHIN = 120.0
 learned is worth more than that."""
 ROOM_PAUSE = (1.0, 15.0)
 """Between two tries of these, at first and at last: each reads the whole checkpoint."""
+STILL_WITHIN = 120.0
+"""Seconds that the last checkpoints of a trainer that has ended are given to be written to their end, where somebody
+else does that: another node, a process that nobody knows of."""
+STILL_PAUSE = 5.0
+"""Between two looks whether they are."""
 
-
+_WRITTEN = "somebody wrote to it still"
 _LEFT = "a process that it left behind may have been saving still, and failed or had to be stopped"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
 _EARLY = "before its last step, maybe in the middle of a save"
@@ -110,6 +115,9 @@ class Publisher:
         self._stirred = -math.inf  # when there was something to look at last
         self._wait_until = 0.0
         self._again = False
+        self._over = False  # the trainer is gone
+        self._awaits_still = False  # somebody else writes to what it saved
+        self._changed: dict[str, int] = {}  # what changed under our hands since: when it was written to last
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
         self._mounted = Mounted(folder, epoch)
         self._lost = Lost(folder, epoch, recorder, on_fenced)
@@ -193,6 +201,7 @@ class Publisher:
         that was `stopped`, that left processes (`leftovers`) which were, or that ended before its last step. `over`:
         whether a run that has saved that step can be at its end."""
         self._wait_until = 0.0
+        self._over = True
         if self._begun.at_stop is None and not stopped:  # the word of its guardian, or of an agent before this one
             stopped = await asyncio.to_thread(was_stopped, self._folder, self._epoch)
         begun = self._begun.at_stop
@@ -207,12 +216,27 @@ class Publisher:
             self._again
         ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
             await self.look(exit_code)
+        await self._wait_until_still(exit_code)
         await self._wait_for_room(exit_code)
         if self._lost.what:
             self._missed.add_new(await asyncio.to_thread(self._mounted.saved_elsewhere))
             return
         for torn in self._watch.torn():
             await self._torn(Staged(_step(torn.path.name), torn.path, torn.saved_at), torn.reason)
+
+    async def _wait_until_still(self, exit_code: int) -> None:
+        """Nobody of this pod is left to write to them; others may be."""
+        until = self._clock.boot() + STILL_WITHIN
+        while self._again and not self._lost.what and self._patient() and (left := until - self._clock.boot()) > 0:
+            if not self._awaits_still:
+                self._awaits_still = True
+                names = ", ".join(self._missed.names)
+                say(f"{names} is written to still: waiting up to {STILL_WITHIN:g} s until it is whole")
+            await asyncio.sleep(min(STILL_PAUSE, left))
+            self._wait_until = 0.0
+            await self.look(exit_code)
+        if self._again and not self._lost.what:
+            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; it stays where it is")
 
     async def _wait_for_room(self, exit_code: int) -> None:
         """Nothing comes after these: try for a while before the attempt ends without them."""
@@ -305,6 +329,9 @@ class Publisher:
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
+        if self._over and self._taking and self._taking.unsettled:
+            self._again = True
+            self._missed.add(self._taking.unsettled, _WRITTEN)
         self.undecided |= bool(whole)  # so do hearing and publishing
         heard = await self._heard.ask(self.catch_up) if whole else True
         if heard is None:
@@ -315,6 +342,9 @@ class Publisher:
                 continue
             if staged in self._passed:
                 await self._orphan(staged)
+            elif self._awaits_still and self._changed.get(staged.path.name, staged.saved_at) != staged.saved_at:
+                self._unsettled(staged)
+                waiting.add(staged)
             elif await self._publish(staged, heard):
                 self._passed |= waiting
             else:
@@ -368,8 +398,7 @@ class Publisher:
         except Fenced:
             self._on_fenced()
         except Unsettled:
-            self._again = True
-            self._watch.doubt(staged.path.name)
+            self._unsettled(staged)
         except Unreadable as trouble:
             self._missed.add([staged.path.name], str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
@@ -392,6 +421,15 @@ class Publisher:
         finally:
             self._begun.publishing = ""
         return False
+
+    def _unsettled(self, staged: Staged) -> None:
+        """Once more; at the end it must not have been written to in between."""
+        name = staged.path.name
+        self._again = True
+        self._watch.doubt(name)
+        if self._over:
+            self._changed[name] = staged.saved_at
+            self._missed.add([name], _WRITTEN)
 
     def _metrics(self, step: int) -> dict[str, float]:
         """What pruning goes by, as it is known of that step."""

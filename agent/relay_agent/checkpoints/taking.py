@@ -81,6 +81,8 @@ class Taking:
         self._look_at_shared = 0.0
         self.no_room: dict[str, str] = {}
         """What is whole and waits for room, and what the volume said."""
+        self.unsettled: set[str] = set()
+        """What changed while it was taken last."""
 
     async def prepare(self, resume: Resume | None) -> Handed:
         """Before the trainer starts: what it is handed, and what lies in its folder that is none of its doing. OSError
@@ -151,7 +153,7 @@ class Taking:
         await self._see_to_shared(exited is not None or anew)
         if found is None:
             return
-        self.no_room = {}
+        self.no_room, self.unsettled = {}, set()
         for ready in found:
             if not await self._take(ready, on_taken):
                 break
@@ -165,6 +167,7 @@ class Taking:
         try:
             taken = await self.gently(self._watch.take, ready, self._check)
         except Unsettled:
+            self.unsettled.add(name)
             return True  # the next look sees what it is then
         except Unreadable as trouble:
             self._wait_until = self._clock.boot() + RETRY_AFTER
