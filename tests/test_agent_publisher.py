@@ -23,7 +23,7 @@ from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.heard import HEARD_WITHIN
 from relay_agent.checkpoints.manifest import read
-from relay_agent.checkpoints.missed import IF_WHOLE
+from relay_agent.checkpoints.missed import IF_WHOLE, Miss, Missed
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.publisher import CALM, LOOK_EVERY, RETRY_AFTER, ROOM_WITHIN, STILL_WITHIN, Publisher
 from relay_agent.checkpoints.resume import choose
@@ -309,6 +309,32 @@ async def test_what_is_torn_and_was_saved_last_is_missed_by_who_takes_over(rig: 
     where = f"it lies in ckpt/.bad/e00000001.step_7{IF_WHOLE}"
     why = "an agent before this one set it aside"
     assert second.unpublished(7) == f"1 checkpoint could not be published: {why}; {where}"
+
+
+async def test_an_older_save_that_comes_later_makes_up_for_no_newer_one(rig: Rig) -> None:
+    """It had waited for room when the agent died that set the newer one aside."""
+    nested(rig.run, 7, 1_010.0, marker=False)
+    await rig.publisher().finish(143)
+    nested(rig.run, 5, 1_000.0, marker=True)
+    second = rig.publisher()
+    assert second.published_before() == []
+    await second.finish(0)
+    assert rig.told.steps == [5]
+    assert second.unpublished(7).endswith(f"; it lies in ckpt/.bad/e00000001.step_7{IF_WHOLE}")
+
+
+@pytest.mark.parametrize("miss", list(Miss))
+def test_only_what_was_saved_later_makes_up_for_what_is_missed(miss: Miss) -> None:
+    missed = Missed()
+    missed.add({"step_7": (20, 7), "step_4": (9, 4)}, "why", miss)
+    missed.published(10, 5)
+    assert (missed.names, missed.only_room, missed.only_aside) == (
+        ["step_7"], miss is Miss.NO_ROOM, miss is Miss.ASIDE
+    )  # fmt: skip
+    missed.published(20, 7)
+    missed.published(1, 1)
+    missed.add({"step_7": (20, 7), "step_4": (9, 4)}, "why", miss)
+    assert missed.names == []
 
 
 async def test_a_trainer_that_saves_nothing_misses_nothing(rig: Rig) -> None:

@@ -5,10 +5,14 @@ One that was published later makes up for those before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 from relaytui.wire.text import counted
+
+Saved = tuple[int, int]
+"""When a checkpoint was saved, in nanoseconds on its trainer's clock, and its step: the order of saving."""
 
 
 class Miss(Enum):
@@ -28,8 +32,8 @@ class Missed:
     """Since the last that was published."""
 
     def __init__(self) -> None:
-        self._misses: dict[str, tuple[Miss, str]] = {}  # by name: and why, in words
-        self._last = (0, 0)  # when what was saved last of all that is published was saved, and its step
+        self._misses: dict[str, tuple[Miss, str, Saved]] = {}  # by name: and why, in words
+        self._last: Saved = (0, 0)  # what was saved last of all that is published
         self._aside = (0, 0, "")  # where the newest of what was set aside lies: when it was saved, its step, its path
 
     def __len__(self) -> int:
@@ -47,12 +51,12 @@ class Missed:
     @property
     def only_room(self) -> bool:
         """Whether there are some, and all of them lack but room."""
-        return {miss for miss, _ in self._misses.values()} == {Miss.NO_ROOM}
+        return {miss for miss, *_ in self._misses.values()} == {Miss.NO_ROOM}
 
     @property
     def only_aside(self) -> bool:
         """Whether there are some, and none of them can be published any more."""
-        return {miss for miss, _ in self._misses.values()} == {Miss.ASIDE}
+        return {miss for miss, *_ in self._misses.values()} == {Miss.ASIDE}
 
     def why(self, otherwise: str) -> str:
         """In words: each reason with the checkpoints that it is of, where there are several. That there is no room
@@ -62,37 +66,38 @@ class Missed:
             reasons.setdefault(self._misses[name][1] or otherwise, []).append(name)
         if len(reasons) == 1:
             return next(iter(reasons))
-        full = {words for miss, words in self._misses.values() if miss is Miss.NO_ROOM}
+        full = {words for miss, words, _ in self._misses.values() if miss is Miss.NO_ROOM}
         said = [
             f"{'the volume is full: ' * (words in full)}{words} ({listed(names)})" for words, names in reasons.items()
         ]
         return "; ".join(said)
 
-    def add(self, names: Iterable[str], why: str, miss: Miss = Miss.REFUSED) -> None:
-        self._misses |= dict.fromkeys(names, (miss, why))
+    def add(self, saves: Mapping[str, Saved], why: str, miss: Miss = Miss.REFUSED) -> None:
+        """Those that nothing saved later makes up for."""
+        self._misses |= {name: (miss, why, saved) for name, saved in saves.items() if saved > self._last}
 
     def add_new(self, names: Iterable[str]) -> None:
-        """Of those that are known already it stays as it was."""
+        """When these were saved nobody knows. Of those that are known already it stays as it was."""
         for name in names:
-            self._misses.setdefault(name, (Miss.REFUSED, ""))
+            self._misses.setdefault(name, (Miss.REFUSED, "", (sys.maxsize, 0)))
 
     def keep(self, there: Collection[str]) -> None:
         """What is no longer in the staging folder was taken away, unless it was by us."""
         self._misses = {name: of for name, of in self._misses.items() if of[0] is Miss.ASIDE or name in there}
 
-    def add_aside(self, name: str, why: str, saved: tuple[int, int], where: str) -> None:
-        """Unless something saved later makes up for it. `saved`: when, and its step; `where` it lies now, in the run's
-        folder, or nothing."""
-        if saved > self._last:
-            self._misses[name] = (Miss.ASIDE, why)
-            if where:
-                self._aside = max(self._aside, (*saved, where))
+    def add_aside(self, name: str, why: str, saved: Saved, where: str) -> None:
+        """`where` it lies now, in the run's folder, or nothing."""
+        self._misses.pop(name, None)
+        self.add({name: saved}, why, Miss.ASIDE)
+        if where and name in self._misses:
+            self._aside = max(self._aside, (*saved, where))
 
     def published(self, saved_at: int, step: int) -> None:
-        """That makes up for all that was missed."""
+        """That makes up for what was saved before it."""
         self._last = max(self._last, (saved_at, step))
-        self._misses.clear()
-        self._aside = (0, 0, "")
+        self._misses = {name: of for name, of in self._misses.items() if of[2] > self._last}
+        if self._aside[:2] <= self._last:
+            self._aside = (0, 0, "")
 
     def words(self, lost: str, newest: int | None, step: int) -> str:
         """Which did not come onto the volume although they should have, why, and what can be done; or nothing. `lost`:

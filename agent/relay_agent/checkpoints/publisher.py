@@ -316,7 +316,7 @@ class Publisher:
         if found or self._watch.any or (self._taking and self._taking.any):
             self._stirred = self._clock.boot()
         if self._lost.what:
-            self._missed.add([staged.path.name for staged in whole], self._lost.what)
+            self._missed.add({staged.path.name: staged.saved for staged in whole}, self._lost.what)
             return
         if self.tell_listing is not None:
             await self.tell_listing()
@@ -325,7 +325,7 @@ class Publisher:
             self._taking.say_if_none(self.newest_step is not None or self._watch.found)
         self._missed.keep({staged.path.name for staged in whole})
         if self._taking and self._taking.no_room:
-            self._missed.add(self._taking.no_room, next(iter(self._taking.no_room.values())), Miss.NO_ROOM)
+            self._missed.add(self._taking.no_room, self._taking.no_room_why, Miss.NO_ROOM)
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
@@ -400,7 +400,7 @@ class Publisher:
         except Unsettled:
             self._unsettled(staged)
         except Unreadable as trouble:
-            self._missed.add([staged.path.name], str(trouble))
+            self._missed.add({staged.path.name: staged.saved}, str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
         except Torn as torn:
             await self._torn(staged, torn.reason)
@@ -410,7 +410,7 @@ class Publisher:
             self.answers.published(staged.path.name, older)
             self._begun.publishing = ""
             self.newest_step = done.step
-            self._missed.published(staged.saved_at, staged.step)
+            self._missed.published(*staged.saved)
             if done.fresh:
                 self.measured.published(done.bytes, self._clock.boot() - began)
                 self._recorder.published(done)
@@ -429,7 +429,7 @@ class Publisher:
         self._watch.doubt(name)
         if self._over:
             self._changed[name] = staged.saved_at
-            self._missed.add([name], _WRITTEN)
+            self._missed.add({name: staged.saved}, _WRITTEN)
 
     def _metrics(self, step: int) -> dict[str, float]:
         """What pruning goes by, as it is known of that step."""
@@ -444,11 +444,11 @@ class Publisher:
             return
         if lost := await asyncio.to_thread(self._mounted.missing):  # it went under our hands
             if await self._lost.note(lost):
-                self._missed.add([name], lost)
+                self._missed.add({name: staged.saved}, lost)
             return
-        self._missed.add([name], words)
+        self._missed.add({name: staged.saved}, words)
         if error.errno in FULL:
-            self._missed.add([name], words, Miss.NO_ROOM)
+            self._missed.add({name: staged.saved}, words, Miss.NO_ROOM)
             if not self._waits:
                 self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
             await self._prune()
@@ -458,8 +458,7 @@ class Publisher:
         else:
             self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
             where = await self._set_aside(staged)
-            self._missed.add([name], words, Miss.ASIDE)
-            self._missed.add_aside(name, words, (staged.saved_at, staged.step), where)
+            self._missed.add_aside(name, words, staged.saved, where)
 
     async def _mark(self, staged: Path) -> None:
         """It is whole: say so to the next attempt, that may not know how this one's trainer ended."""
@@ -491,7 +490,7 @@ class Publisher:
         where = await self._set_aside(staged)
         words = f"{name} is set aside in {where}" if where else f"{name} is not used"
         self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
-        self._missed.add_aside(name, reason, (staged.saved_at, staged.step), where)
+        self._missed.add_aside(name, reason, staged.saved, where)
 
     async def _set_aside(self, staged: Staged) -> str:
         """Where it lies now, in the run's folder; empty where it is still there."""

@@ -66,6 +66,11 @@ class Staged:
     heard: bool = False  # it tells no step itself
     linked: bool = False  # its files have a second name in the trainer's folder, which is known not to be written to
 
+    @property
+    def saved(self) -> tuple[int, int]:
+        """What tells the order of saving."""
+        return self.saved_at, self.step
+
 
 @dataclass(frozen=True)
 class TornStaged:

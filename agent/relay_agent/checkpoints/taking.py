@@ -79,10 +79,12 @@ class Taking:
         self._wait_until = 0.0
         self._shared: Shared | None = None
         self._look_at_shared = 0.0
-        self.no_room: dict[str, str] = {}
-        """What is whole and waits for room, and what the volume said."""
-        self.unsettled: set[str] = set()
-        """What changed while it was taken last."""
+        self.no_room: dict[str, tuple[int, int]] = {}
+        """What is whole and waits for room: when it was saved, and its step."""
+        self.no_room_why = ""
+        """What the volume said."""
+        self.unsettled: dict[str, tuple[int, int]] = {}
+        """What changed while it was taken last, alike."""
 
     async def prepare(self, resume: Resume | None) -> Handed:
         """Before the trainer starts: what it is handed, and what lies in its folder that is none of its doing. OSError
@@ -153,7 +155,7 @@ class Taking:
         await self._see_to_shared(exited is not None or anew)
         if found is None:
             return
-        self.no_room, self.unsettled = {}, set()
+        self.no_room, self.unsettled = {}, {}
         for ready in found:
             if not await self._take(ready, on_taken):
                 break
@@ -164,10 +166,11 @@ class Taking:
     async def _take(self, ready: Ready, on_taken: Callable[[str, int, str], None]) -> bool:
         """Whether the next one may come: those of one volume meet the same fate."""
         name, kind = ready.candidate.path, ready.adapter.name
+        saved = ready.saved_at, ready.candidate.step or 0
         try:
             taken = await self.gently(self._watch.take, ready, self._check)
         except Unsettled:
-            self.unsettled.add(name)
+            self.unsettled[name] = saved
             return True  # the next look sees what it is then
         except Unreadable as trouble:
             self._wait_until = self._clock.boot() + RETRY_AFTER
@@ -180,7 +183,7 @@ class Taking:
             words = error.strerror or str(error)
             self._wait_until = self._clock.boot() + RETRY_AFTER
             if error.errno in FULL:
-                self.no_room[name] = words
+                self.no_room[name], self.no_room_why = saved, words
                 self._tell("checkpoint.no_space", name, f"{name} waits, the volume is full: {words}")
             else:
                 self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
