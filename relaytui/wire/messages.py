@@ -18,6 +18,8 @@ from relaytui.wire.status import OrderKind, Stream
 PROTOCOL = 1
 REPLACED = 4001
 """Close code of a connection whose incarnation has connected again."""
+LEAVES = 4002
+"""Close code of an agent that ends: nobody has to miss it."""
 MAX_FRAME = 1 << 20
 """Bytes in one frame, at most (design §6.5)."""
 MAX_REPORTS = 1_000

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from relaytui.wire.codec import decode
 from relaytui.wire.errors import Exit, RelayError
-from relaytui.wire.messages import MAX_FRAME
+from relaytui.wire.messages import LEAVES, MAX_FRAME
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
 from relaytui.wire.scheme import instead_words, spoken_instead, untrusted
 from relaytui.wire.text import clean
@@ -146,6 +146,9 @@ class Contact:
                 yield socket
             except (aiohttp.ClientError, ConnectionError) as error:
                 raise self._unavailable(plain_words(error)) from None
+            except asyncio.CancelledError:  # this agent ends
+                await socket.close(code=LEAVES)
+                raise
             finally:
                 await socket.close()
 

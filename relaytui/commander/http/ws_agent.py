@@ -21,6 +21,7 @@ from relaytui.commander.services.telemetry import cleaned
 from relaytui.commander.services.workers import wire_order
 from relaytui.wire.errors import RelayError
 from relaytui.wire.messages import (
+    LEAVES,
     MAX_FRAME,
     PROTOCOL,
     REPLACED,
@@ -99,7 +100,8 @@ class AgentSession:
             for _, stream in self._streams.values():
                 self._core.telemetry.close(stream)
             with contextlib.suppress(RelayError):  # stopping: the next start knows that nobody is connected
-                await self._core.workers.disconnect(self._incarnation, self)
+                left = self._ws.close_code == LEAVES
+                await self._core.workers.disconnect(self._incarnation, self, left=left)
 
     def holds(self) -> bool:
         """Whether it holds a run, or is the one that a run waits for."""

@@ -80,6 +80,7 @@ class Worker(Struct, frozen=True):
     connected_at: float
     seen_at: float
     refused: bool = False  # the run it asked for last, for good
+    goodbye: bool = False  # said as its connection ended
 
 
 class PendingOrder(Struct, frozen=True):

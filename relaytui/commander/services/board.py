@@ -131,6 +131,12 @@ class WorkerView:
         """An original worker: no socket, known by its calls only."""
 
 
+def _gone(view: WorkerView) -> Gone | None:
+    if view.worker.refused:
+        return Gone.REFUSED
+    return view.gone or (Gone.LEFT if view.worker.goodbye else None)
+
+
 class Board:
     """Runs, workers and the newest events. Read and changed in the loop only."""
 
@@ -296,7 +302,7 @@ class Board:
             run_id=run_id,
             epoch=run.lease.epoch if run is not None and run.lease is not None else 0,
             waiting_for=view.waiting_for if run_id is None else None,
-            gone=None if there else Gone.REFUSED if worker.refused else view.gone,
+            gone=None if there else _gone(view),
         )
 
     def is_here(self, view: WorkerView) -> bool:

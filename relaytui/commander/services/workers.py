@@ -90,7 +90,8 @@ class Workers:
             if incarnation in self._sessions and incarnation != hello.incarnation and view.worker.worker == hello.worker
         ]
 
-    async def disconnect(self, incarnation: str, session: Session) -> None:
+    async def disconnect(self, incarnation: str, session: Session, *, left: bool = False) -> None:
+        """`left`: it said good-bye."""
         if self._sessions.get(incarnation) is not session:
             return  # another socket of this incarnation lives on
         del self._sessions[incarnation]
@@ -100,7 +101,7 @@ class Workers:
         view.connected = False
         view.waiting_for = None
         view.seen_at = now = self._clock.wall()
-        worker = replace(view.worker, seen_at=now)
+        worker = replace(view.worker, seen_at=now, goodbye=left)
 
         def unit(tx: Tx) -> None:
             history.save_worker(tx, worker)
