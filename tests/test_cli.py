@@ -17,7 +17,8 @@ from cli_kit import RELAY, Served, clean_environment, relay
 from ports import free_port
 
 from relaytui.cli.lium import unreachable
-from relaytui.cli.serve import weak
+from relaytui.cli.serve import exposed, weak
+from relaytui.commander.settings import CommanderSettings
 
 
 def test_version_and_help_are_quick_and_load_no_screen() -> None:
@@ -313,6 +314,21 @@ def test_a_secret_that_may_be_guessed_is_said(secret: str | None, warned: bool) 
         assert "relay-tui token worker" in said
         assert "\n" not in said
         assert "hunter2" not in said
+
+
+def test_serve_says_that_it_listens_beyond_this_machine(tmp_path: Path) -> None:
+    secret = {"RELAY_SHARED_SECRET": "s" * 32}
+    beyond = Served(tmp_path / "a", RELAY_HOST="0.0.0.0", RELAY_TLS_PROXY="1", **secret)
+    port = beyond.url.rpartition(":")[2]
+    said = f"it listens on 0.0.0.0 port {port}, beyond this machine and without TLS: let only the proxy reach it"
+    assert said in beyond.stop()
+    assert "beyond this machine" not in Served(tmp_path / "b", **secret).stop()
+
+
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.2", False), ("::1", False), ("::", True), ("10.0.0.7", True)])
+def test_what_is_beyond_this_machine(host: str, said: bool, tmp_path: Path) -> None:
+    settings = CommanderSettings(state=tmp_path, host=host)
+    assert bool(exposed(settings, "http://127.0.0.1:8080")) == said
 
 
 def test_serve_says_it_once(tmp_path: Path) -> None:

@@ -298,6 +298,17 @@ def test_what_would_be_left_unheard_is_refused(line: list[str], words: str, caps
         ("relay-tui", ["statu"], "No such command 'statu'. Did you mean 'status'? see `relay-tui --help`"),
         ("relay-tui", ["runs", "--jsn"], "No such option '--jsn'. Did you mean '--json'? see `relay-tui runs --help`"),
         ("relay-tui", ["qqq"], "No such command 'qqq'. see `relay-tui --help`"),
+        (
+            "relay-tui",
+            ["checkpoints", "run-1"],
+            "No such command 'checkpoints'. `relay-tui runs RUN_ID` lists those of a run. see `relay-tui --help`",
+        ),
+        ("relay-tui", ["logs"], "No such command 'logs'. Did you mean 'log'? see `relay-tui --help`"),
+        (
+            "relay-tui",
+            ["ps"],
+            "No such command 'ps'. `relay-tui runs` and `relay-tui workers` list what there is. see `relay-tui --help`",
+        ),
         ("relay-agent", ["doctr"], "No such command 'doctr'. Did you mean 'doctor'? see `relay-agent --help`"),
     ],
 )

@@ -108,7 +108,7 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
     except RelayError as error:
         if error.code != "no_commander":
             raise
-    from relaytui.cli.serve import weak
+    from relaytui.cli.serve import exposed, weak
     from relaytui.commander.embedded import EmbeddedCommander
     from relaytui.commander.settings import CommanderSettings
 
@@ -124,9 +124,8 @@ def _find_or_start(target: Target, port: int | None, embedded: list[EmbeddedComm
     embedded.append(commander)
     endpoint = local_endpoint(target.state)
     assert endpoint is not None, "a commander that started has said where it is"
-    return Opened(
-        endpoint, embedded=True, trouble=lambda: commander.trouble, warning=target.typed(weak(settings.shared_secret))
-    )
+    warnings = filter(None, (weak(settings.shared_secret), exposed(settings, endpoint.url)))
+    return Opened(endpoint, embedded=True, trouble=lambda: commander.trouble, warning=target.typed("; ".join(warnings)))
 
 
 def _just_started(target: Target) -> Opened | None:

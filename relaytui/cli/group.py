@@ -23,7 +23,7 @@ COMMANDS = {
     "log": ("relaytui.cli.log", "log", "What a run's trainer printed."),
     "force-acquire": ("relaytui.cli.act", "force_acquire", "Take a run away from its holder."),
     "drain": ("relaytui.cli.act", "drain", "Let a run save, publish and release."),
-    "cancel": ("relaytui.cli.act", "cancel", "End a run for good: save, publish, never queued again."),
+    "cancel": ("relaytui.cli.act", "cancel", "End a run: save, publish, not queued again but by requeue."),
     "save": ("relaytui.cli.act", "save", "Ask for a checkpoint of a run now."),
     "sync": ("relaytui.cli.act", "sync", "Bring a run's newest checkpoint to the Hub now."),
     "requeue": ("relaytui.cli.act", "requeue", "Queue a run that has ended again."),
@@ -35,6 +35,22 @@ COMMANDS = {
     "print-lium-command": ("relaytui.cli.lium", "print_lium_command", "Print how to start an agent on a Lium pod."),
     "demo": ("relaytui.cli.demo", "demo", "Real training on this machine: three agents, one of them killed."),
 }
+
+INSTEAD = {
+    "attempts": "`relay-tui runs RUN_ID` lists those of a run",
+    "checkpoints": "`relay-tui runs RUN_ID` lists those of a run",
+    "steps": "`relay-tui runs` says how far each run is",
+    "leases": "`relay-tui runs` says who holds what, and for how long still",
+    "queue": "`relay-tui runs` lists queued runs, too",
+    "jobs": "`relay-tui runs` lists runs",
+    "agents": "`relay-tui workers` lists agents",
+    "pods": "`relay-tui workers` lists agents",
+    "ps": "`relay-tui runs` and `relay-tui workers` list what there is",
+    "ls": "`relay-tui runs` and `relay-tui workers` list what there is",
+    "list": "`relay-tui runs` and `relay-tui workers` list what there is",
+    "history": "`relay-tui events` lists who did what to what",
+}
+"""What people type for what a command of another name says."""
 
 EPILOG = "\b\nExit codes:\n" + "".join(f"  {code:<4} {words}\n" for code, words in CODES.items())
 
@@ -61,7 +77,8 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(name, COMMANDS, 1)
-            ctx.fail(f"No such command {shown(name)}." + (f" Did you mean {near[0]!r}?" if near else ""))
+            hint = INSTEAD.get(name) or (f"Did you mean {near[0]!r}?" if near else "")
+            ctx.fail(f"No such command {shown(name)}. {hint}".rstrip())
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -78,6 +78,8 @@ async def _serve(
         if new_key:
             click.echo("the key is new: pods need the new worker token (relay-tui token worker)", err=True)
         click.echo(f"commander at {commander.url}, state in {printable(settings.state)}; Ctrl-C stops it", err=True)
+        if said := exposed(settings, commander.url):
+            click.echo(said, err=True)
         if as_json:
             print_json({"url": commander.url, "pid": os.getpid(), "state": printable(settings.state)})
         await _first(stopped, commander.lost)
@@ -96,6 +98,15 @@ def weak(secret: str | None) -> str:
         f"RELAY_SHARED_SECRET has {counted(len(secret), 'character')}, and whoever reaches the commander may guess it",
         "unset it and give pods what `relay-tui token worker` prints, or set 32 random characters",
     )
+
+
+def exposed(settings: CommanderSettings, url: str) -> str:
+    """That it listens for other machines, where it does: its URL may say nothing of that."""
+    if settings.loopback:
+        return ""
+    port = url.rpartition(":")[2]
+    where = f"it listens on {settings.host} port {port}, beyond this machine and without TLS"
+    return f"{where}: let only the proxy reach it"
 
 
 def slipped(environ: Mapping[str, str], keep: int) -> Iterator[str]:
