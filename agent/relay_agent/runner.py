@@ -75,11 +75,15 @@ class Runner:
         settings = self._settings
         launch = find_launch(settings)
         await asyncio.to_thread(refuse_place, settings)
-        folder = await asyncio.to_thread(find_run, settings.l1_root, settings.run_id)
+        folder, full = await self._find()
         first = await asyncio.to_thread(self._pod.hold, settings.run_id)
         kept = self._pod.root / "runs" / settings.run_id
         self._retries = Retries(Policy.of(settings), folder, kept, launch.digest, self._clock, self._rng)
         found = await asyncio.to_thread(look, self._pod, settings.run_id) if first else None
+        if full is not None:
+            if found is None:
+                raise full
+            self._folder = folder
         if found is not None:
             self._incarnation = found.note.incarnation  # the same holder, for all that the commander needs to know
         elif first:
@@ -112,6 +116,16 @@ class Runner:
             for task in side:
                 with contextlib.suppress(asyncio.CancelledError, RelayError):
                     await task
+
+    async def _find(self) -> tuple[RunFolder, RelayError | None]:
+        """And why nothing is begun there, where it is full: what an earlier agent began there is taken over."""
+        root, run_id = self._settings.l1_root, self._settings.run_id
+        try:
+            return await asyncio.to_thread(find_run, root, run_id), None
+        except RelayError as error:
+            if not is_full(error):
+                raise
+            return RunFolder(root / "runs" / run_id), error
 
     async def _acquire(self, link: Link, launch: Launch) -> Acquired:
         """Nothing is made on the volume before the commander has let this agent in."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agent_rig import Rig, eventually, mock
-from disks import mount, small, unmount
+from disks import fill, mount, small, unmount
 
 FILLS = (
     "cd $RELAY_RUN_ROOT; test -e once || { touch once; echo step 1/4 loss 1;"
@@ -57,6 +57,26 @@ def test_where_nobody_makes_room_the_run_is_free_once_the_budget_is_used_up(rig:
     assert "is full: No space left on device" in run["message"]
     assert run["message"].endswith("not tried again: 2 retries in a row brought it no further than step 1")
     assert "retry 2 of 2 in" in agent.says()
+
+
+def test_a_trainer_that_runs_on_a_full_volume_is_taken_over(rig: Rig) -> None:
+    """Its guardian would stop it, as no agent came."""
+    go = rig.root / "go"
+    waits = f"echo step 1/4 loss 1; while ! test -e {go}; do sleep 0.05; done; {mock('--steps', 4)}"
+    first = rig.agent(waits, ORPHAN_TIMEOUT="60")
+    eventually(lambda: rig.run()["step"] == 1, "training")
+    first.process.kill()
+    first.process.wait()
+    filler = fill(rig.volume)
+    second = rig.agent(waits, ORPHAN_TIMEOUT="60")
+    second.heard("its trainer still runs")
+    filler.unlink()
+    go.touch()
+    assert second.wait() == 0, second.says()
+    assert [attempt["outcome"] for attempt in rig.run()["attempts"]] == ["completed"]
+    filler = fill(rig.volume)
+    assert rig.agent(waits).wait() == 2, "one that has nothing to take over is refused"
+    filler.unlink()
 
 
 def test_it_waits_under_the_lease_that_is_held_where_no_commander_answers(tmp_path: Path) -> None:
