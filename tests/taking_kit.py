@@ -16,7 +16,7 @@ from relay_agent.checkpoints.adapters.base import Adapter
 from relay_agent.checkpoints.disk import SYSTEM, Disk
 from relay_agent.checkpoints.line import published
 from relay_agent.checkpoints.manifest import verify
-from relay_agent.checkpoints.output_watch import OutputWatch
+from relay_agent.checkpoints.output_watch import HEARD, SEEN, OutputWatch
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.staging import StagingWatch
 from relay_agent.checkpoints.take import Taken
@@ -130,7 +130,7 @@ def never_torn(
         for sealed in published(taker.run)[0]:
             verify(sealed.path)
             assert contents(sealed.path) == wanted[sealed.manifest.step], sealed.name
-        assert [path.name for path in taker.staging.iterdir() if path.name != ".seen.json"] == []
+        assert [path.name for path in taker.staging.iterdir() if path.name not in (SEEN, HEARD)] == []
 
     taker = Taker(place / "watched", kinds=kinds)
     list(save(taker.out, first))

@@ -26,6 +26,8 @@ from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.taking import RETRY_AFTER, Taking
 from relay_agent.checkpoints.tree import Cancelled
 from relay_agent.config import load
+from relay_agent.output.progress import Progress
+from relay_agent.output.recorded import Recorded
 from relay_agent.volume.volume import RunFolder
 
 
@@ -56,11 +58,12 @@ class Rig:
         self.clock = ManualClock()
         self.told = Told()
         self.hurried = False
+        self.step = 77
         self.open()
 
     def open(self) -> None:
         self.taking = Taking(
-            self.settings, self.run, self.epoch, self.clock, self.told, lambda: 77, self._check
+            self.settings, self.run, self.epoch, self.clock, self.told, lambda: self.step, self._check
         )  # fmt: skip
         self.publisher = Publisher(
             self.run, self.epoch, "sft", "a trainer", SETTLE, 9, self.clock, self.told,
@@ -369,6 +372,53 @@ async def test_what_it_had_saved_and_nobody_took_is_rescued(tmp_path: Path) -> N
     found = {sealed.manifest.step: sealed.manifest for sealed in published(rig.run)[0]}
     assert (found[7].adapter, found[7].saved_by) == ("hf_trainer", 1)
     assert salvaged(rig, 3).published == []
+
+
+@pytest.mark.parametrize("looks", [2, 1, 0])
+async def test_who_takes_over_does_not_say_a_later_step_of_what_was_saved_before(tmp_path: Path, looks: int) -> None:
+    """The file tells none: noted is the one that was told when it had changed last; else it is that of the newest."""
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    file = rig.out / "last.bin"
+    file.write_bytes(b"of step 77")
+    assert [step for _ in range(14) for step in await rig.look()] == [77]
+    rig.step = 90
+    file.write_bytes(b"of step 90, or one before")
+    for _ in range(looks):
+        assert await rig.look() == []
+    rig.step = 5_000
+    rig.open()
+    assert [step for _ in range(14) for step in await rig.look()] == [90 if looks else 77]
+    file.write_bytes(b"of step 5000")
+    assert [step for _ in range(14) for step in await rig.look()] == [5_000]
+
+
+@pytest.mark.parametrize(("printed", "step"), [(95, 95), (0, 78)])
+async def test_what_tells_no_step_is_rescued_as_the_last_that_was_printed(
+    tmp_path: Path, printed: int, step: int
+) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    file = rig.out / "last.bin"
+    file.write_bytes(b"of step 77")
+    assert [step for _ in range(14) for step in await rig.look()] == [77]
+    file.write_bytes(b"of a later one")
+    base = choose(rig.run)
+    assert base is not None
+    rig.run.log(1).write_text(f"step {printed}/100 loss: 1.0\n" * bool(printed))
+    take(rig.run, 2, base.name)
+    last = Recorded(rig.run, Progress, rig.clock, lambda: None).last_step
+
+    def rescues(dead: int) -> list[salvage.Told]:
+        return rescue(rig.run, dead, rig.out, adapters.KINDS, last_step=last, ended=lambda run, epoch: 0)
+
+    work = Salvage(rig.run, 2, mine, rescue=rescues).work()
+    assert [done.step for done in work.published] == [step]
+    assert not rig.run.orphans.exists()
+    newest = choose(rig.run)
+    assert newest is not None
+    assert contents(newest.path) == {"last.bin": b"of a later one"}
+    assert {sealed.manifest.heard for sealed in published(rig.run)[0]} == {True}
 
 
 async def test_a_hole_in_the_newest_gives_way_to_the_one_before(tmp_path: Path) -> None:

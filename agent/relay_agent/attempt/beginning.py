@@ -208,7 +208,7 @@ class Beginning:
             trainer=self._trainer,
             marks=MARKS[self._settings.complete_marker],
             rescue=self._rescue,
-            well=self._recorded().well,
+            well=self._recorded.well,
             retention=self._settings.retention,
             check=self._stop.unless_asked,
         )
@@ -249,9 +249,10 @@ class Beginning:
         root = checkpoint_dir(self._settings, self._folder, dead)
         return rescue(
             self._folder, dead, root, kinds_of(self._settings), restarts=self._settings.counter_restarts,
-            check=self._stop.unless_asked,
+            last_step=self._recorded.last_step, check=self._stop.unless_asked,
         )  # fmt: skip
 
+    @functools.cached_property
     def _recorded(self) -> Recorded:
         return Recorded(
             self._folder, functools.partial(progress_of, self._settings), self._clock, self._stop.unless_asked,

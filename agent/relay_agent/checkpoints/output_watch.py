@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,7 +31,10 @@ from relay_agent.checkpoints.watching import Settling, Watching
 from relaytui.wire.clock import Clock
 
 SEEN = ".seen.json"
+HEARD = ".heard.json"
+"""Beside it: of those that tell no step and have yet to keep still, which was told last when each had changed last."""
 MAX_SEEN = 4 << 20
+T = TypeVar("T")
 NOTHING = take.Source((), ())
 
 
@@ -65,6 +68,14 @@ class _Still(NamedTuple):
     heard: int
 
 
+class _Noted(NamedTuple):
+    """As it lay there."""
+
+    saved_at: int
+    bytes: int
+    step: int
+
+
 @dataclass(frozen=True)
 class Doubt:
     """One that is not taken as it lies there, and why."""
@@ -76,7 +87,8 @@ class Doubt:
 
 class OutputWatch:
     """Of one attempt. `root`: the trainer's folder. `kinds`: those that are looked for. `step_now`: the step that the
-    trainer told last, for a checkpoint that does not tell its own. Blocking."""
+    trainer told last, for a checkpoint that does not tell its own; `late_step`: for one that lay there already when
+    this agent looked first, where the one before it noted none. Blocking."""
 
     def __init__(
         self,
@@ -87,6 +99,7 @@ class OutputWatch:
         *,
         kinds: tuple[Adapter, ...] = adapters.KINDS,
         step_now: Callable[[], int] = lambda: 0,
+        late_step: Callable[[], int] = lambda: 0,
         atomic: bool = True,
         disk: Disk = SYSTEM,
     ) -> None:
@@ -98,6 +111,9 @@ class OutputWatch:
         self._clock = clock
         self._kinds = kinds
         self._step_now = step_now
+        self._late_step = late_step
+        self._late = False  # what lies there was saved before this agent looked
+        self._noted: dict[str, _Noted] = {}
         self._atomic = atomic
         self._disk = disk
         self._memory = Memory()
@@ -142,7 +158,7 @@ class OutputWatch:
         if self._kinds == () or (exited is None and now < self._not_before):
             return []
         if self._seen is None and not self._load():
-            self._seen = {}
+            self._seen, self._late = {}, True
         try:
             with self._view() as view:
                 found = self._look(view, now, exited)
@@ -266,8 +282,11 @@ class OutputWatch:
                 damaged.add(path)
                 continue
             before = self._since.get((path, adapter.name))
-            if before is None or before.source != source:
-                before = _Still(source, self.watching.seconds, self._step_now())
+            is_written = before is not None and before.source != source
+            if before is None or is_written:
+                before = _Still(source, self.watching.seconds, self._heard(path, source.saved_at, source.bytes))
+            if why and candidate.step is None and not is_written:
+                self._note_heard(path, before)
             still[path, adapter.name] = before
             found = Ready(
                 adapter,
@@ -287,7 +306,7 @@ class OutputWatch:
                 ready.setdefault(path, found)
             elif path not in damaged:  # else that says more
                 doubts[path] = Doubt(path, why, source.saved_at)
-        self._since = still
+        self._since, self._late = still, False
         self.waiting = sorted({path for path, _ in still if path not in ready})
         self._refused = {key: each for key, each in self._refused.items() if key[0] in doubts or key[0] in ready}
         self._doubts = {path: doubt for path, doubt in doubts.items() if path not in ready and path not in had}
@@ -300,6 +319,24 @@ class OutputWatch:
             self._look_elsewhere = now + LINKS_EVERY
         self.found = self.found or bool(ready or doubts or self._elsewhere)
         return list(ready.values())
+
+    def _heard(self, path: str, saved_at: int, size: int) -> int:
+        """The step that was told last when it had changed last."""
+        noted = self._noted.get(path)
+        if noted is not None and noted[:2] == (saved_at, size):
+            return noted.step
+        if not self._late:
+            return self._step_now()
+        return max(self._late_step(), noted.step if noted else 0)
+
+    def _note_heard(self, path: str, still: _Still) -> None:
+        """For a later agent."""
+        noted = _Noted(still.source.saved_at, still.source.bytes, still.heard)
+        if self._noted.get(path) != noted:
+            self._noted = {each: self._noted[each] for each in self._noted if os.path.lexists(self.root / each)}
+            self._noted[path] = noted
+            with suppress(OSError):
+                replace_file(self._disk, self._staging / HEARD, msgspec.json.encode(self._noted) + b"\n")
 
     def _step(self, view: View, ready: Ready) -> int | None:
         """None: the checkpoint does not tell, and the last that was heard of when it had changed last counts. That can
@@ -315,13 +352,19 @@ class OutputWatch:
 
     def _load(self) -> bool:
         """Whether this attempt has notes."""
+        seen = self._read(SEEN, dict[str, Key])
+        if seen is None:
+            return False
+        self._seen, self._late = seen, True
+        self._noted = self._read(HEARD, dict[str, _Noted]) or {}
+        return True
+
+    def _read(self, name: str, of: type[T]) -> T | None:
         try:
             with folder(self._staging) as fd:
-                noted = msgspec.json.decode(read_file(fd, SEEN, MAX_SEEN), type=dict[str, Key])
+                return msgspec.json.decode(read_file(fd, name, MAX_SEEN), type=of)
         except (OSError, msgspec.DecodeError, RecursionError):
-            return False
-        self._seen = noted
-        return True
+            return None
 
     def _note(self) -> None:
         """Only of what is still there: a trainer that deletes its own shortens it too."""

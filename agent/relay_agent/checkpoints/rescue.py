@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from relay_agent.checkpoints.adapters import Adapter
@@ -33,17 +34,26 @@ def rescue(
     *,
     restarts: bool = False,
     ended: Callable[[RunFolder, int], int] = recorded_end,
+    last_step: Callable[[int], int] = lambda epoch: 0,
     check: Check = never,
 ) -> list[Told]:
     """For the holder of a later epoch, after its claim: of the attempt `dead` that saved into `root`. `restarts`: as
-    salvage has it. Blocking. Cancelled by `check`."""
-    watch = OutputWatch(root, run.staging(dead), math.inf, SystemClock(), kinds=kinds, atomic=run.atomic)
+    salvage has it. `last_step`: that an attempt printed, for what tells none. Blocking. Cancelled by `check`."""
+    watch = OutputWatch(
+        root, run.staging(dead), math.inf, SystemClock(), kinds=kinds, late_step=lambda: last_step(dead),
+        atomic=run.atomic,
+    )  # fmt: skip
     line = survey(run).line
     tip = Tip.of(line[0] if line else None, run.atomic)
     told: list[Told] = []
     for ready in reversed(watch.scan(ended(run, dead))[-TRIES:]):
         step = ready.candidate.step
-        if step is not None and not tip.goes_on(dead, step, ready.saved_at, restarts):
+        if step is None:
+            if tip.maker == dead and 0 < ready.saved_at <= tip.at:
+                continue
+            if not restarts:  # it was saved after that; of which step nobody knows
+                ready = replace(ready, heard=max(ready.heard, tip.step + 1))
+        elif not tip.goes_on(dead, step, ready.saved_at, restarts):
             continue
         try:
             watch.take(ready, check, deep=True)

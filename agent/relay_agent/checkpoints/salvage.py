@@ -26,7 +26,7 @@ from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.line import marks_so_far, survey
 from relay_agent.checkpoints.manifest import MANIFEST
 from relay_agent.checkpoints.missed import listed
-from relay_agent.checkpoints.output_watch import SEEN
+from relay_agent.checkpoints.output_watch import HEARD, SEEN
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
@@ -40,7 +40,7 @@ from relay_agent.volume.volume import RunFolder, staged_epochs
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.text import clean, sayable
 
-_OURS = (SEEN, OWN, take.TAKING, UNFINISHED)
+_OURS = (SEEN, HEARD, OWN, take.TAKING, UNFINISHED)
 """Names in a staging folder that agents make there, besides that of the file that asks for a save."""
 
 
@@ -158,7 +158,7 @@ class Salvage:
             found = names(left.path)
             if any(STEP.match(name) for name in found):
                 return  # what waits there is looked at again by the next attempt
-            ours = {name for name in found if name in _OURS or name.startswith(f".{SEEN}.")}
+            ours = {name for name in found if name in _OURS or name.startswith((f".{SEEN}.", f".{HEARD}."))}
             ours.add(self._run.save_file(left.epoch).name)
             strays = sorted(name for name in found if name not in ours and holds_data(left.path / name))
             if not strays:

@@ -14,6 +14,7 @@ from relay_agent.checkpoints.answers import There
 from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
+from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.resume import Resume
@@ -70,7 +71,7 @@ class Taking:
         self._check = check
         self._watch = OutputWatch(
             self.root, folder.staging(epoch), settings.settle_seconds, clock,
-            kinds=kinds_of(settings), step_now=step_now, atomic=folder.atomic,
+            kinds=kinds_of(settings), step_now=step_now, late_step=self._newest, atomic=folder.atomic,
         )  # fmt: skip
         self._unfound = Unfound(clock, step_now, folder.staging(epoch), self.root, recorder)
         self._looks = kinds_of(settings) != ()
@@ -104,6 +105,14 @@ class Taking:
             self._recorder.event("checkpoint.before", words)
             say(words)
         return handed
+
+    def _newest(self) -> int:
+        """The step of the newest in the line: what was saved since and tells none is of a later one. Blocking."""
+        try:
+            line = survey(self._folder, self._epoch).line
+        except OSError:
+            return 0
+        return line[0].manifest.step if line else 0
 
     def heed_frozen(self, frozen: Callable[[], bool]) -> None:
         """As the publisher has it, of what keeps still in the trainer's own folder."""

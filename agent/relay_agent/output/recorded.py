@@ -52,9 +52,7 @@ class Recorded:
 
     def well(self, epoch: int, step: int) -> bool | None:
         """Whether a checkpoint of that step was saved while the loss was well; None where nothing tells. Blocking."""
-        if epoch not in self._read:
-            self._read = {epoch: self._heard(epoch)}
-        follower, whole = self._read[epoch]
+        follower, whole = self._of(epoch)
         if not self._reading(lambda: follower.well(step)):
             return False
         told = follower.health.since is not None and follower.health.since <= step
@@ -63,6 +61,16 @@ class Recorded:
             if DIVERGING in began or (NONFINITE in began and not told):
                 return False
         return True if told else None
+
+    def last_step(self, epoch: int) -> int:
+        """The last that it printed; that which it resumed from where it printed none. Blocking."""
+        follower, _ = self._of(epoch)
+        return follower.progress.step
+
+    def _of(self, epoch: int) -> tuple[Follower, bool]:
+        if epoch not in self._read:
+            self._read = {epoch: self._heard(epoch)}
+        return self._read[epoch]
 
     def _heard(self, epoch: int) -> tuple[Follower, bool]:
         """All that its log tells, and whether that was read from its beginning."""
