@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.salvage import Salvage, Told
 from relay_agent.checkpoints.staging import FIRST
-from relay_agent.checkpoints.strays import SAID_MOST
+from relay_agent.checkpoints.strays import AND_OTHERS, LOOKED_MOST, SAID_MOST, Strays
 from relay_agent.volume.volume import RunFolder
 
 SETTLE = 5.0
@@ -103,6 +104,39 @@ async def test_a_trainer_that_names_all_so_fills_no_history(rig: Rig) -> None:
     told = await after(rig, rig.publisher(), 60)
     assert len(told) == SAID_MOST + 1
     assert told[-1] == ("checkpoint.unfit", "and so it is with whatever else has no name step_<N>")
+
+
+class Once(list[str]):
+    """To go through, not to look a name up in."""
+
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError("each name is compared with all others")
+
+
+def test_a_trainer_that_puts_thousands_there_costs_no_more_than_one_of_hundreds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Once(f"sample_{number}.json" for number in range(3_000))
+    for name in names:
+        (tmp_path / name).touch()
+    looked: list[object] = []
+    lstat = os.lstat
+
+    def counts(path: Path) -> os.stat_result:
+        looked.append(path)
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", counts)
+    strays = Strays(SETTLE, "COMPLETE")
+    for second in range(int(SETTLE)):
+        assert strays.look(tmp_path, names, second, over=False) == []
+        assert len(looked) <= LOOKED_MOST
+        looked.clear()
+    said = strays.look(tmp_path, names, SETTLE, over=False)
+    assert (len(said), said[-1]) == (SAID_MOST + 1, ("", AND_OTHERS))
+    looked.clear()
+    assert strays.look(tmp_path, names, 60, over=True) == []
+    assert (looked, strays.any) == ([], True)
 
 
 async def test_a_folder_that_stays_empty_is_said(rig: Rig) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
-from relay_agent.checkpoints.answers import Answers, There
+from relay_agent.checkpoints.answers import Answers, There, goes_on
 from relay_agent.checkpoints.disk import folder, names
-from relay_agent.checkpoints.staging import OURS, StagingWatch
+from relay_agent.checkpoints.staging import OURS, STEP, StagingWatch
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Torn, walk
 from relay_agent.checkpoints.watching import Settling
@@ -115,7 +115,8 @@ class Begun:
                 own = await asyncio.to_thread(self._taking.pending) if self._taking else There()
                 staged = await asyncio.to_thread(_listed, self._staging)
                 inodes = await asyncio.to_thread(_folders, self._staging) if self._folder.atomic else set[int]()
-            self.answers.begun(own, There({*staged, self.publishing}, inodes), at)
+            begun = {name for name in staged if STEP.match(name) or goes_on(name)} | {self.publishing}
+            self.answers.begun(own, There(begun, inodes), at)
         except OSError:  # the looks say what is wrong with the volume
             pass
         finally:

@@ -16,6 +16,8 @@ from relay_agent.checkpoints.disk import names
 
 SAID_MOST = 20
 """Strays of one attempt that are said each by itself."""
+LOOKED_MOST = 500
+"""That one look asks whether they keep still."""
 AND_OTHERS = "and so it is with whatever else has no name step_<N>"
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
@@ -64,15 +66,16 @@ class Strays:
     def look(self, root: Path, found: list[str], watched: float, over: bool) -> list[tuple[str, str]]:
         """What is to be said now: the name, and how it should be called. `found`: names that are no `step_<N>`;
         `watched`: seconds that somebody looked on; `over`: none of them changes any more. Blocking."""
-        self._since = {name: each for name, each in self._since.items() if name in found}
+        if self._more:
+            return []
+        new = {name for name in found if not is_half(name)} - self._said
+        self._since = {name: each for name, each in self._since.items() if name in new}
         words: list[tuple[str, str]] = []
-        for name in sorted(found):
-            if is_half(name) or name in self._said or self._more:
-                continue
+        for name in sorted(new)[:LOOKED_MOST]:
             with suppress(OSError):  # it went while we looked
                 if over or self._keeps_still(root / name, watched):
                     if len(self._said) >= SAID_MOST:
-                        self._more = True
+                        self._more, self._since = True, {}
                         words.append(("", AND_OTHERS))
                         break
                     self._said.add(name)
@@ -80,8 +83,9 @@ class Strays:
         return words
 
     def _keeps_still(self, path: Path, watched: float) -> bool:
-        written = os.lstat(path).st_mtime_ns
-        if stat.S_ISDIR(os.lstat(path).st_mode):
+        own = os.lstat(path)
+        written = own.st_mtime_ns
+        if stat.S_ISDIR(own.st_mode):
             if os.path.lexists(path / self._mark):
                 return True
             with os.scandir(path) as entries:
