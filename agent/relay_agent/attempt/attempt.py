@@ -339,8 +339,7 @@ class Attempt:
         self._ended = True
         self._retried = verdict.outcome is Outcome.CRASHED
         await self._standing.is_now(status, verdict.exit_code)
-        why = verdict.message if verdict.ending != "not_started" else "the trainer was not started"  # an error says it
-        say(f"run {self._holding.lease.run_id} {verdict.outcome} at step {step}: {why}")
+        say(last_line(self._holding.lease.run_id, verdict))
         if not await last_word(self._link, self._stop, self._holding.lease.seconds):
             where = self._holding.kept(self.tenure.lease.lost)
             say(f"the commander has not acknowledged everything; {where}")
@@ -392,3 +391,10 @@ class Attempt:
             publisher.protect.add(name)
         publisher.sending = self._sending.pins
         return publisher
+
+
+def last_line(run_id: str, verdict: Verdict) -> str:
+    """How the attempt ended, for the pod's log. Where no trainer ran, the step says nothing of the run."""
+    at = f" at step {verdict.step}" if verdict.trainer_code is not None or verdict.step else ""
+    why = verdict.message if verdict.ending != "not_started" else "the trainer was not started"  # an error says it
+    return f"run {run_id} {verdict.outcome}{at}: {why}"

@@ -92,7 +92,7 @@ class Orders:
             self._stop_for(order.kind, who)
         elif order.kind is OrderKind.STOP:
             self._answer(order, Answer())
-            self._tenure.lose("superseded", who)
+            self._tenure.lose("superseded", f"taken over {who}")
         elif order.kind is OrderKind.SYNC:
             self._sync(order, who)
         else:
