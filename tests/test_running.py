@@ -101,6 +101,9 @@ class Publisher:
     async def asked_to_save(self) -> None:
         pass
 
+    def wish_is_taken(self) -> None:
+        pass
+
     async def trainer_stops(self) -> None:
         await asyncio.sleep(0)
         self.begun = True
@@ -129,7 +132,7 @@ class Scene:
         tenure: Any = SimpleNamespace(
             lease=SimpleNamespace(run_id="run-1", epoch=1, safe_until=SAFE), notice=GRACE, on_renewed=None
         )
-        tell: Any = SimpleNamespace(event=lambda kind, message, data=None, send=True: None)
+        tell: Any = SimpleNamespace(event=lambda kind, message, data=None, send=True: None, report=lambda report: None)
         self.orders = Orders(tenure, self.link, self.stop, tell, self.background.begin)
         self.run = new_run(tmp_path)
         self.file = self.run.save_file(1)
