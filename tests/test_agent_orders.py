@@ -79,12 +79,12 @@ def test_a_trainer_that_reaches_its_last_step_all_the_same_has_completed_the_run
     """It goes on after SIGTERM, to its end, once the order is there."""
     go = rig.root / "go"
     save = "d=$RELAY_CKPT_STAGING_ROOT/step_9; mkdir $d; echo x >$d/w; : >$d/COMPLETE"
-    agent = rig.agent(
-        f"trap : TERM; echo step 1/9 loss 1; until [ -e {go} ]; do sleep 0.05; done; echo step 9/9 loss 1; {save}"
-    )
+    waits = f"until [ -e {go} ]; do sleep 0.05; done"
+    agent = rig.agent(f"trap 'echo told' TERM; echo step 1/9 loss 1; {waits}; echo step 9/9 loss 1; {save}")
     eventually(lambda: rig.run()["step"] >= 1, "a step")
     order(rig, "cancel")
-    agent.heard("the run is cancelled")
+    log = rig.folder / "logs/e00000001.log"
+    eventually(lambda: "told" in log.read_text(), "SIGTERM, which would end whatever the shell starts next")
     go.touch()
     assert agent.wait() == 0
     run = rig.run()
