@@ -6,12 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from backup_kit import relay
 from commander_kit import FakeClock, Kit, ended, running, started
 
-from relaytui.client.order import runs_in_order
+from relaytui.client.order import runs_in_order, workers_in_order
 from relaytui.dashboard.screens.lists import run_item
-from relaytui.wire.rows import RunRow
+from relaytui.wire.rows import RunRow, WorkerRow
 from relaytui.wire.status import RunStatus
 
 
@@ -50,7 +51,8 @@ async def test_a_restart_of_the_commander_changes_no_order(tmp_path: Path) -> No
 
     async def said(kit: Kit) -> tuple[list[str], list[str]]:
         runs, workers = (await kit.get("/api/runs"))[1]["runs"], (await kit.get("/api/workers"))[1]["workers"]
-        return [each["run_id"] for each in runs], [each["worker"] for each in workers]
+        rows = workers_in_order([msgspec.convert(each, WorkerRow) for each in workers])
+        return [each["run_id"] for each in runs], [row.worker for row in rows]
 
     async with running(tmp_path / "state", clock) as kit:
         for name in ("m", "z", "a"):

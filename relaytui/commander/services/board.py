@@ -321,9 +321,7 @@ class Board:
         return [self.run_row(view) for view in views]
 
     def worker_rows(self) -> list[WorkerRow]:
-        """By their names."""
-        views = sorted(self.workers.values(), key=lambda view: (view.worker.worker, view.worker.incarnation))
-        return [self.worker_row(view) for view in views]
+        return [self.worker_row(view) for view in self.workers.values()]
 
     # -- loading -------------------------------------------------------------------------------------------------
 
