@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_kit import Crash, FaultyDisk, ManualClock, mine, names, new_run, take
@@ -14,7 +15,7 @@ from taking_kit import SETTLE, contents, state
 from writers import hf_trainer, megatron, single_file, staging
 from writers.kit import run, torch_zip
 
-from relay_agent.checkpoints import adapters, gentle, handing, salvage
+from relay_agent.checkpoints import adapters, gentle, handing, publisher, salvage
 from relay_agent.checkpoints.adapters.base import Adapter, Plan, Put
 from relay_agent.checkpoints.disk import Disk
 from relay_agent.checkpoints.line import published
@@ -162,6 +163,31 @@ async def test_what_another_node_writes_to_at_the_end_is_awaited_or_missed(
     await rig.publisher.finish(0)
     words = "" if ends else "1 checkpoint could not be published: somebody wrote to it still"
     assert (rig.publisher.unpublished(77), rig.told.steps) == (words, [77] if ends else [])
+
+
+@pytest.mark.parametrize("room", [True, False])
+async def test_of_two_of_one_step_at_the_end_both_come_or_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    for name in ("last.bin", "ckpt.bin"):
+        (rig.out / name).write_bytes(name.encode())
+    monkeypatch.setattr("relay_agent.checkpoints.publisher.ROOM_PAUSE", (0.0, 0.0))
+    real = publisher.publish
+
+    def publishes(*rest: Any, **options: Any) -> salvage.Published:
+        rig.clock.now += 30
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*rest, **options)
+
+    monkeypatch.setattr(publisher, "publish", publishes)
+    began = rig.clock.now
+    await rig.publisher.finish(0)
+    assert (rig.told.steps, rig.publisher.kept) == ([77, 77] if room else [], not room)
+    assert bool(rig.publisher.unpublished(77)) is not room
+    assert rig.clock.now - began <= 60 if room else rig.clock.now - began <= publisher.ROOM_WITHIN + 90
 
 
 async def test_a_damaged_one_is_said_once(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ STILL_PAUSE = 5.0
 """Between two looks whether they are."""
 
 _WRITTEN = "somebody wrote to it still"
+_BEHIND = "another of its step waits"
 _LEFT = "a process that it left behind may have been saving still, and failed or had to be stopped"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
 _EARLY = "before its last step, maybe in the middle of a save"
@@ -117,6 +118,7 @@ class Publisher:
         self._again = False
         self._over = False  # the trainer is gone
         self._awaits_still = False  # somebody else writes to what it saved
+        self._written: set[str] = set()  # what did at the end, as of the last look
         self._changed: dict[str, int] = {}  # what changed under our hands since: when it was written to last
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
         self._mounted = Mounted(folder, epoch)
@@ -227,15 +229,15 @@ class Publisher:
     async def _wait_until_still(self, exit_code: int) -> None:
         """Nobody of this pod is left to write to them; others may be."""
         until = self._clock.boot() + STILL_WITHIN
-        while self._again and not self._lost.what and self._patient() and (left := until - self._clock.boot()) > 0:
+        while self._written and not self._lost.what and self._patient() and (left := until - self._clock.boot()) > 0:
             if not self._awaits_still:
                 self._awaits_still = True
-                names = ", ".join(self._missed.names)
+                names = ", ".join(sorted(self._written))
                 say(f"{names} is written to still: waiting up to {STILL_WITHIN:g} s until it is whole")
             await asyncio.sleep(min(STILL_PAUSE, left))
             self._wait_until = 0.0
             await self.look(exit_code)
-        if self._again and not self._lost.what:
+        if self._written and not self._lost.what:
             self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; it stays where it is")
 
     async def _wait_for_room(self, exit_code: int) -> None:
@@ -329,9 +331,12 @@ class Publisher:
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
-        if self._over and self._taking and self._taking.unsettled:
-            self._again = True
+        self._written.clear()
+        if self._over and self._taking:
+            self._again = bool(self._taking.unsettled or self._taking.behind)
+            self._written |= self._taking.unsettled.keys()
             self._missed.add(self._taking.unsettled, _WRITTEN)
+            self._missed.add(self._taking.behind, _BEHIND, Miss.NO_ROOM)
         self.undecided |= bool(whole)  # so do hearing and publishing
         heard = await self._heard.ask(self.catch_up) if whole else True
         if heard is None:
@@ -373,9 +378,9 @@ class Publisher:
 
     async def _publish(self, staged: Staged, heard: bool) -> bool:
         """Whether it is in the line now. `heard`: all that its trainer printed before it was whole."""
+        older = await self._begun.began_before(staged.path, self._missed.last_saved)
         began = self._clock.boot()
         self._begun.publishing = staged.path.name
-        older = await self._begun.began_before(staged.path, self._missed.last_saved)
         try:
             done = await self._gently(
                 publish,
@@ -428,6 +433,7 @@ class Publisher:
         self._again = True
         self._watch.doubt(name)
         if self._over:
+            self._written.add(name)
             self._changed[name] = staged.saved_at
             self._missed.add({name: staged.saved}, _WRITTEN)
 

@@ -39,6 +39,10 @@ from relay_agent.checkpoints.unfinished import UNFINISHED
 TAKING = ".taking"
 
 
+class Occupied(Unsettled):
+    """There is another of its step still, which is to be published first."""
+
+
 @dataclass(frozen=True)
 class Source:
     """What belongs to a candidate as it lay there. Two that are equal: nobody wrote to it in between."""
@@ -133,7 +137,7 @@ def take(
     clear(staging, disk)
     target = staging / f"step_{step}"
     if os.path.lexists(target) and (atomic or not unfinished.is_unfinished(target, MANIFEST, empty=True)):
-        raise Unsettled(f"{target.name} still waits to be published")
+        raise Occupied(f"{target.name} still waits to be published")
     place = staging / TAKING if atomic else target
     try:
         make_folder(disk, place)

@@ -20,6 +20,7 @@ from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.shared import Rewritten, Shared
 from relay_agent.checkpoints.staging import SHARE
+from relay_agent.checkpoints.take import Occupied
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.checkpoints.unfound import Unfound
 from relay_agent.checkpoints.watching import Settling
@@ -86,6 +87,8 @@ class Taking:
         """What the volume said."""
         self.unsettled: dict[str, tuple[int, int]] = {}
         """What changed while it was taken last, alike."""
+        self.behind: dict[str, tuple[int, int]] = {}
+        """What waits for another of its step to be published, alike."""
 
     async def prepare(self, resume: Resume | None) -> Handed:
         """Before the trainer starts: what it is handed, and what lies in its folder that is none of its doing. OSError
@@ -164,7 +167,7 @@ class Taking:
         await self._see_to_shared(exited is not None or anew)
         if found is None:
             return
-        self.no_room, self.unsettled = {}, {}
+        self.no_room, self.unsettled, self.behind = {}, {}, {}
         for ready in found:
             if not await self._take(ready, on_taken):
                 break
@@ -178,6 +181,9 @@ class Taking:
         saved = ready.saved_at, ready.candidate.step or 0
         try:
             taken = await self.gently(self._watch.take, ready, self._check)
+        except Occupied:
+            self.behind[name] = saved
+            return True
         except Unsettled:
             self.unsettled[name] = saved
             return True  # the next look sees what it is then
