@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backup_kit import AT, a_state, put_back, relay
+from backup_kit import AT, a_state, put_back, relay, rows
 from commander_kit import FakeClock, Kit, published, running, started
 
 from relaytui.commander.store.backup import back_up
+from relaytui.commander.store.checkpoints import MOST
 
 Books = list[tuple[str, bool, float]]
 
@@ -191,3 +192,16 @@ async def test_who_no_longer_holds_the_run_tells_nothing_of_it(kit: Kit) -> None
     before = await books(kit)
     assert (await agent.state(listed([held(900, AT)])))["type"] == "ack"
     assert await books(kit) == before
+
+
+async def test_however_many_an_agent_tells_of_the_books_keep_no_more_than_of_others(state: Path) -> None:
+    async with running(state, FakeClock()) as kit:
+        agent = await kit.agent()
+        await agent.acquire("run-1")
+        await agent.state(started())
+        for first in range(1, 5 * MOST, MOST):
+            told = listed([held(number, AT) for number in range(first, first + MOST)])
+            assert (await agent.state(told))["type"] == "ack"
+        row = await kit.run("run-1")
+        assert (row["newest_step"], row["checkpoints"], row["published"]) == (5 * MOST, MOST, 5 * MOST)
+    assert rows(state / "relay.db", "SELECT count(*) FROM checkpoints")[0][0] <= 2 * MOST

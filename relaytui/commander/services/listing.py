@@ -33,6 +33,8 @@ def heed(tx: Tx, attempt: Attempt, report: Listed, at: float) -> None:
     made = max((one.step for one in report.line if one.epoch == attempt.epoch), default=0)
     if made > attempt.last_step:
         attempts.save(tx, attempt.has_made(made))
+    if added or gone:
+        checkpoints.trim(tx, run.run_id)
     newest, count = checkpoints.newest(tx, run.run_id), len(checkpoints.kept(tx, run.run_id))
     changed = replace(
         run, checkpoints=count, published=max(run.published + added, count), restored_at=None,
