@@ -50,7 +50,8 @@ class Popen(subprocess.Popen[Any]):
         words = [os.fspath(word) for word in ([args] if isinstance(args, str | os.PathLike) else args)]
         streams = [own if fd == -1 else fd for own, fd in enumerate((in_read, out_write, err_write))]
         environ = dict(os.environ if env is None else env)
-        asked = marshal.dumps((words, os.fspath(cwd or Path.cwd()), list(environ.items()), bool(session)))
+        folder = str(Path(os.fsdecode(cwd or ".")).absolute())
+        asked = marshal.dumps((words, folder, list(environ.items()), bool(session)))
         if (
             CLONE is None
             or words[0] not in PROGRAMS
@@ -119,13 +120,15 @@ class Helper:
 
 
 _helpers: list[Helper] = []
+_starting = threading.Lock()
 
 
 def helper() -> Helper:
-    if not _helpers:
-        _helpers.append(Helper())
-        atexit.register(_helpers[0].close)
-    return _helpers[0]
+    with _starting:
+        if not _helpers:
+            _helpers.append(Helper())
+            atexit.register(_helpers[0].close)
+        return _helpers[0]
 
 
 # -- the helper itself ----------------------------------------------------------------------------------------------

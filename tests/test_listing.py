@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ from backup_kit import put_back
 from checkpoint_kit import ManualClock, new_run, put, take
 from takeover_kit import ORPHAN, kill
 
-from relay_agent.checkpoints import listing
+from relay_agent.checkpoints import listing, manifest
 from relay_agent.checkpoints.listing import AGAIN_AFTER, Listing, listed
 from relay_agent.checkpoints.manifest import MANIFEST, read
+from relay_agent.checkpoints.tree import Tree, Unreadable
 from relay_agent.volume.volume import RunFolder
 from relaytui.commander.store.backup import back_up
 from relaytui.wire.reports import Listed, StateReport
@@ -54,6 +56,24 @@ def test_what_is_damaged_is_not_there(run: RunFolder) -> None:
     (run.ckpt / "step_00000100" / MANIFEST).write_text("{")
     (run.ckpt / "step_00000200" / "weights.bin").write_bytes(b"short")
     assert steps(listed(run, 2e9)) == ([300], [])
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.EIO, "Input/output error"), Unreadable("it answered with EIO")])
+def test_what_cannot_be_read_now_is_not_gone(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    for step in (100, 200):
+        put(run, 1, step)
+    whole = manifest.walk
+
+    def walk(root: int, **how: Any) -> Tree:
+        if Path(f"/proc/self/fd/{root}").readlink().name == "step_00000100":
+            raise trouble
+        return whole(root, **how)
+
+    monkeypatch.setattr(manifest, "walk", walk)
+    with pytest.raises(OSError):
+        listed(run, 2e9)
 
 
 def test_more_than_can_be_told_is_not_told_in_part(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

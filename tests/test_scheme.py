@@ -143,8 +143,15 @@ ASKS = """
 import asyncio, sys
 from relay_agent.link.contact import Contact
 from relay_agent.link.web import aiohttp
+from relaytui.client.endpoint import Endpoint
+from relaytui.client.proving import open_session, prove_commander
 
 async def ask(url):
+    async with open_session(url) as session:
+        try:
+            await prove_commander(session, Endpoint(url, "a-shared-secret-of-some-length"))
+        except Exception as error:
+            print(error.code)
     contact = Contact(url, "a-shared-secret-of-some-length")
     async with contact.session() as session:
         try:
@@ -161,7 +168,7 @@ asyncio.run(ask(sys.argv[1]))
 """
 
 
-async def test_an_agent_trusts_whom_its_system_trusts_and_nobody_by_mistake(
+async def test_agent_and_client_trust_whom_their_system_trusts_and_nobody_by_mistake(
     certificate: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """In a process of its own: it loads aiohttp without any certificates."""
@@ -172,7 +179,8 @@ async def test_an_agent_trusts_whom_its_system_trusts_and_nobody_by_mistake(
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         said, _ = await asyncio.wait_for(agent.communicate(), 30)
-    health, forgetful = said.decode().splitlines()
+    client, health, forgetful = said.decode().splitlines()
+    assert client == "unproven", "it came as far as to be asked for its proof"
     assert "answers a health check with something else" in health
     assert forgetful == "trusts nobody"
 

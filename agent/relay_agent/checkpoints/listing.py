@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from relay_agent.checkpoints.line import survey
-from relay_agent.checkpoints.manifest import Sealed, sizes_match
-from relay_agent.checkpoints.tree import Unreadable
+from relay_agent.checkpoints.manifest import Sealed, compare_sizes
+from relay_agent.checkpoints.tree import Torn, Unreadable
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.bounds import MAX_CHECKPOINTS
 from relaytui.wire.clock import Clock
@@ -51,8 +51,7 @@ def listed(folder: RunFolder, now: float) -> Listed | None:
     where the volume does not say what is there. Blocking."""
     order = survey(folder)
     for _, torn in order.bad:
-        if isinstance(torn, Unreadable):
-            raise OSError(torn.reason)
+        _refuse_unread(torn)
     line, beside = _whole(reversed(order.line), now), _whole(reversed(order.orphans), now)
     if max(len(line), len(beside)) > MAX_CHECKPOINTS:
         return None
@@ -66,5 +65,20 @@ def _whole(found: Iterable[Sealed], now: float) -> list[OnVolume]:
             len(sealed.manifest.files), sealed.sha256, min(max(sealed.manifest.created_at, 0.0), now),
         )
         for sealed in found
-        if sizes_match(sealed)
+        if _is_whole(sealed)
     ]  # fmt: skip
+
+
+def _is_whole(sealed: Sealed) -> bool:
+    try:
+        compare_sizes(sealed)
+    except Torn as torn:
+        _refuse_unread(torn)
+        return False
+    return True
+
+
+def _refuse_unread(torn: Torn) -> None:
+    """What cannot be read now is not gone."""
+    if isinstance(torn, Unreadable):
+        raise OSError(torn.reason)

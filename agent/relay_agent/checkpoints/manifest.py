@@ -147,11 +147,16 @@ def read(path: Path, run_id: str | None = None) -> Sealed:
 def sizes_match(sealed: Sealed) -> bool:
     """Whether every listed file is there with its size, and no other: the cheap half of `verify`."""
     try:
-        with folder(sealed.path) as root:
-            _compare(sealed.manifest, walk(root, ignore=OURS))
+        compare_sizes(sealed)
     except (Torn, OSError):
         return False
     return True
+
+
+def compare_sizes(sealed: Sealed) -> None:
+    """Torn where one is not; OSError, or Unreadable, where the volume does not tell."""
+    with folder(sealed.path) as root:
+        _compare(sealed.manifest, walk(root, ignore=OURS))
 
 
 def verify(path: Path, run_id: str | None = None, check: Check = never) -> Manifest:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.faults.sim.observer import Observer, Saw
 
 UNIQUE_EVENTS = ("trainer.exited", "resume.checkpoint", "resume.cold", "agent.took_over", "attempt.refused")
+"""Kinds of which every single one must be in the history exactly once, told apart by epoch and count."""
 
 
 @dataclass

@@ -28,7 +28,6 @@ CLAIM = re.compile(r"([0-9]{8,})\.json\Z")
 MARGIN = 0.98
 RESIDUE = 2.0
 """Seconds after a whole pod was frozen beyond its lease until its guardian must have acted."""
-"""Kinds of which every single one must be in the history exactly once, told apart by epoch and count."""
 
 
 def _files(root: str) -> dict[str, bytes]:
@@ -436,6 +435,7 @@ class Observer:
                 and not (self.restored and (held.released or self._dead(held)))
             ]  # fmt: skip
             self.check("one holder", not later, f"epoch {epoch} is renewed although {later} was granted before")
+            self.held[epoch].agent = end.process  # who took its trainer over, maybe
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
 
     def judge_books(self) -> None:
