@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from backup_kit import AT, a_state, put_back, relay, rows
-from commander_kit import FakeClock, Kit, published, running, started
+from commander_kit import FakeClock, Kit, published, running, started, until
 
+from relaytui.commander.services.reports import weight_of
 from relaytui.commander.store.backup import back_up
+from relaytui.commander.store.changes import Change, CheckpointSaved, LeaseExtended
 from relaytui.commander.store.checkpoints import MOST
+from relaytui.commander.store.writer import MAX_BATCH_BYTES
+from relaytui.wire.reports import Listed
 
 Books = list[tuple[str, bool, float]]
 
@@ -205,3 +211,67 @@ async def test_however_many_an_agent_tells_of_the_books_keep_no_more_than_of_oth
         row = await kit.run("run-1")
         assert (row["newest_step"], row["checkpoints"], row["published"]) == (5 * MOST, MOST, 5 * MOST)
     assert rows(state / "relay.db", "SELECT count(*) FROM checkpoints")[0][0] <= 2 * MOST
+
+
+async def test_of_what_twenty_agents_list_at_once_little_comes_before_a_renewal(kit: Kit) -> None:
+    """It waits for one transaction at most, so that is kept small: by what each of those on the volume costs."""
+    honest, others = await kit.agent("honest"), [await kit.agent(f"other-{n}") for n in range(20)]
+    for agent in (honest, *others):
+        await agent.acquire(agent.worker)
+    core, go, batches = kit.commander.core, threading.Event(), list[list[Change]]()
+    relay, told = core.relay, core.relay._on_commit
+
+    def hear(changes: list[Change]) -> None:
+        batches.append(changes)
+        told(changes)
+
+    relay._on_commit = hear
+    relay.submit(lambda tx: go.wait(10), lambda result, error: None)
+    everything = [held(number, AT) for number in range(1, MOST + 1)]
+    for agent in others:
+        await agent.send("state", listed(everything))
+    sessions = [core.workers._sessions[agent.incarnation] for agent in others]
+    await until(lambda: relay.full or all(session._in_flight for session in sessions))  # type: ignore[attr-defined]
+    before = relay.waiting
+    renewing = asyncio.create_task(honest.renew())
+    await until(lambda: relay.waiting > before)
+    go.set()
+    assert (await renewing)["type"] == "renewed"
+    at = next(n for n, batch in enumerate(batches) if any(isinstance(change, LeaseExtended) for change in batch))
+    listing = {
+        change.row.run_id for batch in batches[: at + 1] for change in batch if isinstance(change, CheckpointSaved)
+    }
+    assert len(listing) <= 4
+    for agent in others:
+        assert (await agent.hear("ack"))["seq"] == 1, "and nothing of it is lost"
+
+
+def test_a_short_listing_is_no_small_one() -> None:
+    """All that is known of the run is read for it."""
+    report = msgspec.convert({"type": "listed", "t": AT, "line": []}, Listed)
+    assert weight_of([report], 0) * 64 >= MAX_BATCH_BYTES
+
+
+async def test_a_listing_costs_a_statement_for_each_new_one(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    await agent.state(started())
+    database, said = kit.commander.core.relay._db, list[str]()
+    for first, most in ((1, 300), (301, 300), (301, 0)):
+        told = [held(number, AT) for number in range(first, first + 300)]
+        database.set_trace_callback(said.append)
+        await agent.state(listed(told))
+        database.set_trace_callback(None)
+        assert len(said) <= most + 40
+        said.clear()
+    assert (await kit.run("run-1"))["checkpoints"] == 300
+
+
+async def test_of_several_in_one_frame_the_last_one_counts(kit: Kit) -> None:
+    agent = await kit.agent()
+    await agent.acquire("run-1")
+    frame = [listed([held(100, AT)]), saved(200), listed([held(200, AT), held(300, AT)])]
+    assert (await agent.state(started(), *frame, listed([held(300, AT)]), saved(400)))["seq"] == 6
+    there = [name for name, there, _ in await books(kit) if there]
+    assert there == ["step_00000300", "step_00000400"]
+    assert (await kit.kinds("run-1")).count("checkpoint.listed") == 1

@@ -260,7 +260,7 @@ class AgentSession:
         self._core.leases.renew(message.run_id, message.epoch, message.token, done)
 
     def _state(self, message: Frame, size: int) -> None:
-        size = weight_of(len(message.reports), size)
+        size = weight_of(message.reports, size)
         self._core.reports.submit(
             message.run_id, message.epoch, message.token, message.first_seq, message.reports, size,
             self._state_taken(message, size), self._behind,

@@ -25,17 +25,17 @@ def heed(tx: Tx, attempt: Attempt, report: Listed, at: float) -> None:
     here = {one.name: one.manifest for one in (*report.beside, *report.line)}
     if len(here) != len(report.beside) + len(report.line) or not _goes_on(report, newest, here):
         return
-    before = checkpoints.kept(tx, run.run_id)
-    gone = [row for row in before if here.get(row.name) != row.manifest]
-    for row in gone:
-        checkpoints.prune(tx, run.run_id, row.name, at)
+    before = checkpoints.known(tx, run.run_id)
+    gone = [row for row in before if row.pruned_at is None and here.get(row.name) != row.manifest]
+    checkpoints.prune_all(tx, run.run_id, gone, at)
     added = _put_in_order(tx, run, attempt, report, at, before)
     made = max((one.step for one in report.line if one.epoch == attempt.epoch), default=0)
     if made > attempt.last_step:
         attempts.save(tx, attempt.has_made(made))
     if added or gone:
         checkpoints.trim(tx, run.run_id)
-    newest, count = checkpoints.newest(tx, run.run_id), len(checkpoints.kept(tx, run.run_id))
+    line = checkpoints.kept(tx, run.run_id)
+    newest, count = line[-1] if line else None, len(line)
     changed = replace(
         run, checkpoints=count, published=max(run.published + added, count), restored_at=None,
         newest_checkpoint=newest.name if newest is not None else None,
@@ -63,26 +63,28 @@ def _put_in_order(
     tx: Tx, run: Run, attempt: Attempt, report: Listed, at: float, before: list[CheckpointRow]
 ) -> int:  # fmt: skip
     """The line in the order in which it was published; how many of it were not known."""
-    places = {row.name: place for place, row in enumerate(before)}
+    places = {row.name: (place, row) for place, row in enumerate(before)}
+    rows: list[CheckpointRow] = []
     added, last, earliest, in_order = 0, -1, 0.0, True
     for one in report.line:
-        known = checkpoints.get(tx, run.run_id, one.name)
+        place, known = places.get(one.name, (-1, None))
         if known is not None and known.manifest != one.manifest:
             known = None
         added += known is None
         sealed = min(max(at - max(0.0, report.t - one.at), earliest), at)
         when = sealed if known is None or _heard_late(known, sealed, run, attempt) else known.published_at
-        place = places.get(one.name, -1) if known is not None and known.pruned_at is None else -1
+        if known is None or known.pruned_at is not None:
+            place = -1
         in_order = in_order and place > last
         last, earliest = max(place, last), when
         if in_order and known is not None and when == known.published_at:
             continue
         in_order = False  # whatever follows comes after it again
         epoch, hub = min(one.epoch, attempt.epoch), known.hub if known is not None else ""
-        row = CheckpointRow(
-            run.run_id, one.name, one.step, epoch, one.bytes, one.files, one.manifest, when, hub=hub
-        )  # fmt: skip
-        checkpoints.add(tx, row)
+        rows.append(
+            CheckpointRow(run.run_id, one.name, one.step, epoch, one.bytes, one.files, one.manifest, when, hub=hub)
+        )
+    checkpoints.add_all(tx, run.run_id, rows)
     return added
 
 

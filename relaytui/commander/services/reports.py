@@ -41,11 +41,15 @@ from relaytui.wire.text import clean, counted
 REPORT = 16 << 10
 """What a report of this stream counts beside its bytes: it is small on the wire and a dozen statements in the database,
 on the writer that renewals use."""
+LISTING, ON_VOLUME = 256 << 10, 4 << 10
+"""What a listing counts beside that, for which all rows of the run are read, and each one in it: a statement."""
 
 
-def weight_of(count: int, size: int) -> int:
-    """Of `count` reports of `size` bytes, where what waits for the disk is bounded."""
-    return UNIT + size + count * REPORT
+def weight_of(reports: Sequence[AnyReport], size: int) -> int:
+    """Of reports of `size` bytes, where what waits for the disk is bounded."""
+    listed = next((report for report in reversed(reports) if isinstance(report, Listed)), None)  # no other one counts
+    listing = LISTING + (len(listed.line) + len(listed.beside)) * ON_VOLUME if listed is not None else 0
+    return UNIT + size + len(reports) * REPORT + listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,10 @@ class StateReports:
         if first_seq > applied + 1:
             return Missing(applied + 1)
         if last > applied:
-            for report in reports[applied + 1 - first_seq :]:
+            listing_at = max((seq for seq, one in enumerate(reports, first_seq) if isinstance(one, Listed)), default=0)
+            for seq, report in enumerate(reports[applied + 1 - first_seq :], applied + 1):
+                if isinstance(report, Listed) and seq != listing_at:
+                    continue  # a later one of the same frame says all that there is
                 self.apply_in(tx, attempt, report, happened(report.t, behind, attempt.granted_at, self._clock.wall()))
                 attempt = attempts.get(tx, run_id, epoch) or attempt
             attempts.set_last_seq(tx, run_id, epoch, last)

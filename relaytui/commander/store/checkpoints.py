@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec.structs import astuple
+from collections.abc import Sequence
+
+import orjson
+from msgspec.structs import astuple, replace
 
 from relaytui.commander.store.changes import CheckpointSaved
 from relaytui.commander.store.columns import columns, record, select
@@ -17,6 +20,8 @@ _NEWEST = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NUL
 _INSERT = f"INSERT INTO checkpoints ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - ours
 _STORED = "SELECT 1 FROM artifacts WHERE run_id = ? AND kind = ? AND name = ? AND manifest_sha256 = ? AND damaged = ''"
 _KEPT = select("checkpoints", _COLUMNS, "WHERE run_id = ? AND pruned_at IS NULL ORDER BY id")
+_KNOWN = select("checkpoints", _COLUMNS, "WHERE run_id = ? ORDER BY id")
+_NAMED = "WHERE run_id = ? AND name IN (SELECT value FROM json_each(?))"
 BY_RUN = select("checkpoints", _COLUMNS, "WHERE run_id = ? ORDER BY id DESC LIMIT 1000")
 
 
@@ -44,6 +49,11 @@ def kept(tx: Tx, run_id: str) -> list[CheckpointRow]:
     return [record(CheckpointRow, row) for row in tx.execute(_KEPT, (run_id,))]
 
 
+def known(tx: Tx, run_id: str) -> list[CheckpointRow]:
+    """Those and the pruned ones, oldest first."""
+    return [record(CheckpointRow, row) for row in tx.execute(_KNOWN, (run_id,))]
+
+
 def reference(tx: Tx, run_id: str) -> CheckpointRef | None:
     """The newest that an agent can be held to: one that an original worker named has no manifest of ours."""
     row = newest(tx, run_id)
@@ -66,6 +76,15 @@ def add(tx: Tx, row: CheckpointRow) -> int:
     return 0 if known is not None and known.pruned_at is None else 1
 
 
+def add_all(tx: Tx, run_id: str, rows: Sequence[CheckpointRow]) -> None:
+    """As `add` does, in this order and in few statements."""
+    if rows:
+        tx.execute(f"DELETE FROM checkpoints {_NAMED}", (run_id, _names(rows)))  # noqa: S608 - ours
+    for row in rows:
+        tx.execute(_INSERT, astuple(row))
+        tx.changes.append(CheckpointSaved(row))
+
+
 def trim(tx: Tx, run_id: str) -> int:
     """Forgets the oldest beyond `MOST`; how many of them were in the run's line."""
     gone = 0
@@ -85,6 +104,17 @@ def prune(tx: Tx, run_id: str, name: str, at: float) -> bool:
         return False
     tx.changes.append(CheckpointSaved(row))
     return True
+
+
+def prune_all(tx: Tx, run_id: str, rows: Sequence[CheckpointRow], at: float) -> None:
+    """These, none of which was pruned before."""
+    if rows:
+        tx.execute(f"UPDATE checkpoints SET pruned_at = ? {_NAMED}", (at, run_id, _names(rows)))  # noqa: S608 - ours
+    tx.changes += [CheckpointSaved(replace(row, pruned_at=at)) for row in rows]
+
+
+def _names(rows: Sequence[CheckpointRow]) -> str:
+    return orjson.dumps([row.name for row in rows]).decode()
 
 
 def set_hub(tx: Tx, run_id: str, name: str, tag: str) -> None:
