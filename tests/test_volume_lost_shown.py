@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from backup_kit import relay
 from commander_kit import FakeClock, Kit, ended, running, started
+from msgspec.structs import replace
 
 from relaytui.cli.runs import _run_cells
+from relaytui.client.mirror import Mirror
 from relaytui.client.words import volume_lost
 from relaytui.dashboard.ink import Piece
-from relaytui.dashboard.screens.facts import heading
+from relaytui.dashboard.screens.facts import heading, peek_lines, run_lines
 from relaytui.dashboard.screens.lists import run_item
+from relaytui.dashboard.widgets.pieces import fit
+from relaytui.wire.feed import Snapshot
 from relaytui.wire.rows import RunRow
 from relaytui.wire.status import RunStatus
 
@@ -45,6 +49,28 @@ def test_beside_what_else_is_wrong_nothing_is_hidden() -> None:
     said = "".join(text for text, _ in heading(stalled, NOW))
     assert all(words in said for words in ("volume lost 12:00", "stalled 2 min in saving", "no resume"))
     assert _run_cells(stalled, NOW)[1] == "no volume"
+
+
+@pytest.mark.parametrize("run_id", ["run-1", "math-sft-11-29-ablation-17", "r" * 128], ids=["short", "named", "long"])
+@pytest.mark.parametrize("silent", [None, 1_600.0], ids=["stalled", "silent"])
+def test_all_that_is_wrong_is_seen_in_eighty_columns(run_id: str, silent: float | None) -> None:
+    """Whatever the run is called, and however long it has been so."""
+    wrong = replace(
+        row(volume_lost_at=1_000.0, stalled_at=1_060.0, stalled_in="evaluating", began_step=1, handed_step=9),
+        run_id=run_id, status=RunStatus.DRAINING, holder="pod-a", silent_since=silent,
+    )  # fmt: skip
+    mirror = Mirror(lambda: 0.0)
+    mirror.apply(Snapshot(NOW, "c", "0", 300.0, [wrong], [], [], 0))
+    marks = ["▲ no resume", "▲ no volume", "▲ stalled"] if silent is None else ["▲ silent 2:00", "▲ no resume"]
+    for lines in (run_lines(wrong, mirror, 80, least=4, most=2), peek_lines(wrong, mirror, 80)):
+        head = "".join(text for text, _ in fit(lines[0], 80))
+        at = [head.find(mark) for mark in marks]
+        assert -1 not in at, head
+        assert at == sorted(at), head
+        assert run_id[:8] in head, head
+    alone = "".join(text for text, _ in heading(wrong, NOW, 160))
+    if len(run_id) < 128 and silent is None:
+        assert "▲ no resume  ▲ volume lost 12:00  ▲ stalled 11 min in evaluating" in alone
 
 
 @pytest.mark.parametrize("at", [None, 2_000.0])

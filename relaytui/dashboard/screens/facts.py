@@ -22,7 +22,7 @@ from relaytui.dashboard.format import ago, bar, duration, number_piece, per_seco
 from relaytui.dashboard.glyphs import event_ink, run_state
 from relaytui.dashboard.ink import Piece
 from relaytui.dashboard.screens.lists import lease_piece
-from relaytui.dashboard.widgets.pieces import fit, folded, shortened, spread, width_of
+from relaytui.dashboard.widgets.pieces import fit, folded, named, shortened, spread, width_of
 from relaytui.wire.rows import EventRow, RunRow
 from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean, counted
@@ -41,17 +41,40 @@ def joined(*groups: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def heading(row: RunRow, now: float) -> list[Piece]:
-    pieces = [Piece(" "), Piece(clean(row.run_id, 128), "strong"), Piece("  "), run_state(row)]
-    if said := silent(row, now):
-        pieces += [Piece("  "), Piece(f"▲ {said}", "warn")]
-    elif halted := stalled(row, now):
-        pieces += [Piece("  "), Piece(f"▲ {halted}", "warn")]
-    if gone := volume_lost(row, now):
-        pieces += [Piece("  "), Piece(f"▲ {gone}", "warn")]
+def heading(row: RunRow, now: float, width: int | None = None) -> list[Piece]:
+    """Its name, its state and whatever is wrong with it. In `width` cells its mode, the words of the marks and the name
+    give way, in this order, before one of the marks does."""
+    name, state, mode = Piece(clean(row.run_id, 128), "strong"), run_state(row), Piece(clean(row.mode, 128), "muted")
+    marks = wrong(row, now)
+    line = _apart(name, state, *(mark for mark, _ in marks))
+    whole = [*line, Piece("  "), mode]
+    if width is None or _cells(whole) <= width:
+        return whole
+    if _cells(line) <= width:
+        return line
+    _, _, *rest = _apart(name, state, *(short for _, short in marks))
+    return [*named((Piece(" "), name), width - _cells(rest)), *rest]
+
+
+def wrong(row: RunRow, now: float) -> list[tuple[Piece, Piece]]:
+    """All that is, the worst first; at length and in short. What a silent holder told may not be so any more."""
+    said = [(unheard, unheard)] if (unheard := silent(row, now)) else []
     if alarm(row):
-        pieces += [Piece("  "), Piece("▲ no resume", "warn")]
-    return [*pieces, Piece("  "), Piece(clean(row.mode, 128), "muted")]
+        said.append(("no resume", "no resume"))
+    if gone := volume_lost(row, now):
+        said.append((gone, "no volume"))
+    if not unheard and (halted := stalled(row, now)):
+        said.append((halted, "stalled"))
+    return [(Piece(f"▲ {words}", "warn"), Piece(f"▲ {short}", "warn")) for words, short in said]
+
+
+def _apart(*pieces: Piece) -> list[Piece]:
+    first, *others = pieces
+    return [Piece(" "), first, *(part for piece in others for part in (Piece("  "), piece))]
+
+
+def _cells(pieces: list[Piece]) -> int:
+    return sum(width_of(text) for text, _ in pieces)
 
 
 def holding(row: RunRow, now: float) -> list[list[Piece]]:
@@ -143,8 +166,8 @@ def progress_line(row: RunRow, width: int) -> list[Piece]:
 
 
 def why(row: RunRow) -> list[Piece]:
-    if wrong := alarm(row):  # the message is where it was to go on from, and did not
-        return [Piece(f"▲ {wrong}", "warn")]
+    if ignored := alarm(row):  # the message is where it was to go on from, and did not
+        return [Piece(f"▲ {ignored}", "warn")]
     ink = "bad" if row.status is RunStatus.FAILED else "muted"
     return [Piece(said, ink)] if (said := reason(row)) else []
 
@@ -198,7 +221,7 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int,
     newest, *counts = saved(row, whole=True)
     numbers = fitting(width, [newest, *judged, *counts, lr])
     said = why_and_waiting(row, mirror, width, most) if least > 3 else why_lines(row, width, most)
-    lines = [as_many_as_fit(heading(row, now), holding(row, now), width), progress_line(row, width)]
+    lines = [as_many_as_fit(heading(row, now, width), holding(row, now), width), progress_line(row, width)]
     if least > 3:
         return [*lines, numbers, *moving_lines(row, now, width, moving), *(said or [[]])]
     return [*lines, *(said if row.message and row.status.ended else [numbers])]
@@ -217,7 +240,7 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[l
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
         said = why_lines(row, width, rows - 2 if meanwhile else 2)
-        lines = [as_many_as_fit(heading(row, now), [*saved(row), *rest], width), *said]
+        lines = [as_many_as_fit(heading(row, now, width), [*saved(row), *rest], width), *said]
         return [*lines, numbers] if len(lines) < rows else lines
     said, held = [*saved(row), why(row)], holding(row, now)
     if alarm(row):
@@ -228,7 +251,7 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[l
         below = fitting(width, [who, lease, meanwhile, *rest])
         if meanwhile[0] not in below:
             below = fit([Piece(" "), *joined(lease, meanwhile)], width)
-    return [as_many_as_fit(heading(row, now), said, width), below, numbers]
+    return [as_many_as_fit(heading(row, now, width), said, width), below, numbers]
 
 
 def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:
