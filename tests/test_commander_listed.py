@@ -16,6 +16,7 @@ from relaytui.commander.services.reports import weight_of
 from relaytui.commander.store.backup import back_up
 from relaytui.commander.store.changes import Change, CheckpointSaved, LeaseExtended
 from relaytui.commander.store.checkpoints import MOST
+from relaytui.commander.store.database import RELAY, Schema, open_database
 from relaytui.commander.store.writer import MAX_BATCH_BYTES
 from relaytui.wire.reports import Listed
 
@@ -275,3 +276,37 @@ async def test_of_several_in_one_frame_the_last_one_counts(kit: Kit) -> None:
     there = [name for name, there, _ in await books(kit) if there]
     assert there == ["step_00000300", "step_00000400"]
     assert (await kit.kinds("run-1")).count("checkpoint.listed") == 1
+
+
+def test_a_run_that_was_trained_to_its_end_since_a_restore_is_not_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of books that were restored before they knew of doubts; no agent would ever tell of such a run."""
+    before = RELAY.migrations()[:9]
+    runs = {  # status, created at, granted at
+        "completed-since": ("completed", 100.0, [150.0, 250.0]), "ended-before": ("failed", 100.0, [150.0]),
+        "never-begun": ("cancelled", 100.0, []), "lost": ("lost", 100.0, [150.0, 250.0]),
+        "waits": ("queued", 100.0, [250.0]), "younger": ("lost", 220.0, [250.0]),
+    }  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(Schema, "migrations", lambda self: before)
+        patch.setattr("relaytui.commander.store.database.check_rows", lambda *_: None)  # as they are read now
+        db = open_database(tmp_path / "relay.db", RELAY)
+    db.execute("INSERT INTO meta VALUES ('restored_at', '200')")
+    for run_id, (status, created_at, granted) in runs.items():
+        db.execute(
+            "INSERT INTO runs (run_id, mode, status, epoch, created_at, updated_at, message, checkpoints, published, "
+            "attempts) VALUES (?, 'sft', ?, 1, ?, 1.0, '', 0, 0, 1)", (run_id, status, created_at),
+        )  # fmt: skip
+        for epoch, at in enumerate(granted, 1):
+            db.execute(
+                "INSERT INTO attempts (run_id, epoch, worker, incarnation, request_id, token_hash, salt, granted_at, "
+                "config_hash, started_step, last_step, message) VALUES (?, ?, 'w', 'i', 'q', ?, x'', ?, '', 0, 0, '')",
+                (run_id, epoch, f"{run_id} {epoch}".encode().ljust(32), at),
+            )  # fmt: skip
+    db.close()
+    db = open_database(tmp_path / "relay.db", RELAY)
+    doubted = db.execute("SELECT run_id FROM runs WHERE restored_at = 200 ORDER BY run_id").fetchall()
+    assert [run_id for (run_id,) in doubted] == ["ended-before", "lost", "never-begun", "waits"]
+    assert db.execute("SELECT count(*) FROM runs WHERE restored_at IS NULL").fetchone() == (2,)
+    db.close()
