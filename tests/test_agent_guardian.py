@@ -81,6 +81,22 @@ async def test_what_it_left_and_failed_counts_as_one_that_was_cut(tmp_path: Path
     assert (tmp_path / "log.exit").read_text() == "0 leftovers\n"
 
 
+@pytest.mark.parametrize(
+    "script",
+    ["sleep 60 & kill $!", "setsid sleep 60 & kill -13 $!", "(sleep 0.2; exit 143) &"],
+    ids=["term", "pipe", "143"],
+)
+async def test_what_its_script_ends_itself_as_it_is_done_has_not_failed(tmp_path: Path, script: str) -> None:
+    trainer, _ = await start(tmp_path, f"{script}\nexit 0")
+    assert (await trainer.exited, await trainer.gone) == (0, 0)
+    assert (tmp_path / "log.exit").read_text() == "0\n"
+
+
+async def test_what_was_stopped_is_told_apart_from_what_failed(tmp_path: Path) -> None:
+    trainer, _ = await start(tmp_path, "(sleep 0.3; exit 3) & sleep 60 & exit 0")
+    assert (await trainer.exited, await trainer.gone, trainer.cut) == (0, 2, 1)
+
+
 async def test_so_does_one_that_had_failed_before_and_that_nobody_had_looked_at(tmp_path: Path) -> None:
     script = "import os, time\nif not os.fork():\n    os._exit(1)\ntime.sleep(0.2)"
     trainer, _ = await start(tmp_path, f"exec {sys.executable} -c '{script}'")

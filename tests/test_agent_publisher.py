@@ -337,6 +337,17 @@ def test_only_what_was_saved_later_makes_up_for_what_is_missed(miss: Miss) -> No
     assert missed.names == []
 
 
+@pytest.mark.parametrize("miss", [Miss.NO_ROOM, Miss.REFUSED])
+def test_a_last_save_with_the_times_of_what_it_was_copied_from_is_missed(miss: Miss) -> None:
+    """`cp -a` of the best one, as the final one."""
+    missed = Missed()
+    missed.published(1000, 950)
+    missed.add({"step_1000": (700, 1000)}, "why", miss)
+    assert missed.names == ["step_1000"]
+    missed.published(1001, 1001)
+    assert missed.names == []
+
+
 async def test_a_trainer_that_saves_nothing_misses_nothing(rig: Rig) -> None:
     publisher = rig.publisher()
     await publisher.look()

@@ -40,6 +40,7 @@ class Trainer:
 
     signalled = True
     stopped = False
+    cut = 0
 
     def __init__(self, *, sigterm: bool = False, obeys: bool = True) -> None:
         self.ends_by: list[float] = []

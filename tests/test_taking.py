@@ -500,3 +500,26 @@ async def test_what_is_put_into_a_lasting_folder_is_there_whole_or_not_at_all(tm
         handed = handing.hand_out(rig.run, 3, resume.path, out)
         assert (out / "ckpt.pt").read_bytes() == whole, handed
         assert [path.name for path in out.iterdir()] == ["ckpt.pt"]
+
+
+async def test_a_last_save_that_nothing_proves_is_missed(tmp_path: Path) -> None:
+    """As in the staging folder: a process of its trainer that had to be stopped may have been saving it."""
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    await rig.look()
+    (rig.out / "last.bin").write_bytes(b"half of it, maybe")
+    await rig.publisher.finish(0, leftovers=1)
+    assert rig.told.steps == []
+    assert rig.publisher.unpublished(77).startswith("1 checkpoint could not be published: ")
+    assert not rig.publisher.kept
+
+
+async def test_and_is_not_where_it_was_published_in_time(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.taking.prepare(None)
+    (rig.out / "last.bin").write_bytes(b"all of it")
+    for _ in rig.clock.watch(2 * SETTLE):
+        await rig.publisher.look()
+    assert rig.told.steps == [77]
+    await rig.publisher.finish(0, leftovers=1)
+    assert rig.publisher.unpublished(77) == ""

@@ -293,7 +293,7 @@ class Attempt:
             code, self._stop, follower.progress, publisher.newest_step, last, unpublished, publisher.kept,
             publisher.torn, publisher.asked_for, lines=lines, oom=trainer.oom, prints=self._retries.prints,
             completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
-            left=await trainer.gone, trained_on=trainer.trained_on, unheard=trainer.unheard,
+            left=trainer.cut, trained_on=trainer.trained_on, unheard=trainer.unheard,
         )  # fmt: skip
         return judge(ended)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from relay_agent import guardian
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.disk import SYSTEM, Disk, make_folder, sync_folder
-from relay_agent.checkpoints.output_watch import SEEN
+from relay_agent.checkpoints.output_watch import HEARD, SEEN
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.outcome.verdict import Verdict
 from relay_agent.volume.volume import RunFolder
@@ -43,7 +43,7 @@ def make_way(run: RunFolder, epoch: int, pod: Path | None, disk: Disk = SYSTEM) 
     if pod is not None:  # first: an agent that dies in here leaves a trainer that nobody knows the end of
         with suppress(FileNotFoundError):
             disk.unlink(pod / guardian.ENDED)
-    for gone in (run.log(epoch).with_suffix(".exit"), run.staging(epoch) / SEEN):
+    for gone in (run.log(epoch).with_suffix(".exit"), run.staging(epoch) / SEEN, run.staging(epoch) / HEARD):
         with suppress(FileNotFoundError):
             disk.unlink(gone)
     for path in (run.log(epoch), run.output(epoch)):

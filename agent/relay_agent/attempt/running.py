@@ -67,7 +67,7 @@ class Running:
             self._tenure.on_renewed = lambda lease: trainer.dead_by(lease.safe_until, self._tenure.notice)
         elif taken_over:
             trainer.dead_by(0.0)  # the agent before may have had the other rule
-        listing = Listing(self._folder, self._clock, self._tell.report)
+        listing = Listing(self._folder, self._clock, self._tell.report, self._stop.unless_asked)
         publisher.tell_listing, self._link.on_forgotten = listing.tell, listing.want
         publishing = self._background.begin(publisher.run(), "publish")
         ticking = self._background.begin(_ticking(follower), "tick")
@@ -100,7 +100,7 @@ class Running:
         heard, made = follower.heard, follower.progress.step  # its guardian has handed on all that it printed
         leftovers = await self._until_nothing_is_left(code, trainer, publisher)
         follower.finish()
-        trainer.trained_on = bool(leftovers) and follower.heard > heard and follower.progress.step > made
+        trainer.trained_on = trainer.cut > 0 and follower.heard > heard and follower.progress.step > made
         await beside.last()
         reached = max(follower.progress.step, publisher.newest_step or 0)
         self._orders.all_is_heard(completed=code == 0 and follower.progress.complete(reached))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.manifest import Sealed, compare_sizes
-from relay_agent.checkpoints.tree import Torn, Unreadable
+from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, never
 from relay_agent.volume.volume import RunFolder
 from relaytui.wire.bounds import MAX_CHECKPOINTS
 from relaytui.wire.clock import Clock
@@ -19,12 +19,17 @@ AGAIN_AFTER = 15.0
 
 
 class Listing:
-    """Of one attempt. Between two looks of its publisher, so that nothing is published or pruned meanwhile."""
+    """Of one attempt. `check` raises Cancelled once nobody waits for it.
 
-    def __init__(self, folder: RunFolder, clock: Clock, report: Callable[[StateReport], None]) -> None:
+    Between two looks of its publisher, so that nothing is published or pruned meanwhile."""
+
+    def __init__(
+        self, folder: RunFolder, clock: Clock, report: Callable[[StateReport], None], check: Check = never
+    ) -> None:  # fmt: skip
         self._folder = folder
         self._clock = clock
         self._report = report
+        self._check = check
         self._wanted = True  # as an attempt begins, and as it is taken over
         self._wait_until = -math.inf
 
@@ -38,38 +43,42 @@ class Listing:
             return
         self._wanted = False
         try:
-            told = await asyncio.to_thread(listed, self._folder, self._clock.wall())
+            told = await asyncio.to_thread(listed, self._folder, self._clock.wall(), self._check)
         except OSError:
             self._wanted, self._wait_until = True, self._clock.boot() + AGAIN_AFTER
+            return
+        except Cancelled:
+            self._wanted = True
             return
         if told is not None:
             self._report(told)
 
 
-def listed(folder: RunFolder, now: float) -> Listed | None:
+def listed(folder: RunFolder, now: float, check: Check = never) -> Listed | None:
     """None where there are more than can be told: what a part of them says of the others would not be true. OSError
-    where the volume does not say what is there. Blocking."""
+    where the volume does not say what is there. Blocking; Cancelled by `check`."""
     order = survey(folder)
     for _, torn in order.bad:
         _refuse_unread(torn)
-    line, beside = _whole(reversed(order.line), now), _whole(reversed(order.orphans), now)
+    line, beside = _whole(reversed(order.line), now, check), _whole(reversed(order.orphans), now, check)
     if max(len(line), len(beside)) > MAX_CHECKPOINTS:
         return None
     return Listed(now, line, beside)
 
 
-def _whole(found: Iterable[Sealed], now: float) -> list[OnVolume]:
+def _whole(found: Iterable[Sealed], now: float, check: Check) -> list[OnVolume]:
     return [
         OnVolume(
             sealed.name, sealed.manifest.step, sealed.manifest.epoch, sealed.manifest.total_bytes,
             len(sealed.manifest.files), sealed.sha256, min(max(sealed.manifest.created_at, 0.0), now),
         )
         for sealed in found
-        if _is_whole(sealed)
+        if _is_whole(sealed, check)
     ]  # fmt: skip
 
 
-def _is_whole(sealed: Sealed) -> bool:
+def _is_whole(sealed: Sealed, check: Check) -> bool:
+    check()
     try:
         compare_sizes(sealed)
     except Torn as torn:

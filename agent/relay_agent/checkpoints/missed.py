@@ -34,6 +34,7 @@ class Missed:
     def __init__(self) -> None:
         self._misses: dict[str, tuple[Miss, str, Saved]] = {}  # by name: and why, in words
         self._last: Saved = (0, 0)  # what was saved last of all that is published
+        self._step = 0  # the highest of those
         self._aside = (0, 0, "")  # where the newest of what was set aside lies: when it was saved, its step, its path
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class Missed:
 
     def add(self, saves: Mapping[str, Saved], why: str, miss: Miss = Miss.REFUSED) -> None:
         """Those that nothing saved later makes up for."""
-        self._misses |= {name: (miss, why, saved) for name, saved in saves.items() if saved > self._last}
+        self._misses |= {name: (miss, why, saved) for name, saved in saves.items() if self._is_missed(miss, saved)}
 
     def add_new(self, names: Iterable[str]) -> None:
         """When these were saved nobody knows. Of those that are known already it stays as it was."""
@@ -94,10 +95,14 @@ class Missed:
 
     def published(self, saved_at: int, step: int) -> None:
         """That makes up for what was saved before it."""
-        self._last = max(self._last, (saved_at, step))
-        self._misses = {name: of for name, of in self._misses.items() if of[2] > self._last}
+        self._last, self._step = max(self._last, (saved_at, step)), max(self._step, step)
+        self._misses = {name: of for name, of in self._misses.items() if self._is_missed(of[0], of[2])}
         if self._aside[:2] <= self._last:
             self._aside = (0, 0, "")
+
+    def _is_missed(self, miss: Miss, saved: Saved) -> bool:
+        """What lies there still may be a copy that keeps the times of what it was copied from."""
+        return saved > self._last or (miss is not Miss.ASIDE and saved[1] > self._step)
 
     def words(self, lost: str, newest: int | None, step: int) -> str:
         """Which did not come onto the volume although they should have, why, and what can be done; or nothing. `lost`:

@@ -181,6 +181,10 @@ class OutputWatch:
         """Whether one lay there at the last look that was not taken, whole or not."""
         return bool(self._since or self._doubts)
 
+    def unproven(self) -> list[Doubt]:
+        """As of the last look, what would be whole once it had kept still."""
+        return [self._doubts[path] for path in self.waiting if path in self._doubts]
+
     def pending(self) -> There:
         """What lies there by now, whole or not, and is not taken: checkpoints by their paths; and what lies where one
         may be, as it may bear another name yet. Beside a look that goes on."""

@@ -223,6 +223,8 @@ class Publisher:
         if self._lost.what:
             self._missed.add_new(await asyncio.to_thread(self._mounted.saved_elsewhere))
             return
+        for doubt in self._taking.unproven() if self._taking else ():
+            self._missed.add({doubt.path: (doubt.saved_at, 0)}, doubt.why)
         for torn in self._watch.torn():
             await self._torn(Staged(_step(torn.path.name), torn.path, torn.saved_at), torn.reason)
 

@@ -15,7 +15,7 @@ from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.line import survey
-from relay_agent.checkpoints.output_watch import OutputWatch, Ready
+from relay_agent.checkpoints.output_watch import Doubt, OutputWatch, Ready
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.resume import Resume
 from relay_agent.checkpoints.shared import Rewritten, Shared
@@ -138,6 +138,10 @@ class Taking:
     def any(self) -> bool:
         """Whether one lay there at the last look that was not taken, whole or not."""
         return self._watch.any
+
+    def unproven(self) -> list[Doubt]:
+        """As `OutputWatch` has it."""
+        return self._watch.unproven()
 
     def scan(self, exited: int | None = None) -> list[Ready] | None:
         """What can be taken, in the order of saving; None: it is not time to look. Blocking. `exited`: the trainer's

@@ -326,8 +326,7 @@ class Guardian:
             self.drain_all()
 
     def _sweep(self, wake: int) -> int:
-        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were, with
-        those that failed by themselves.
+        """Stop what the trainer left behind until two looks in a row find nothing. Returns how many there were.
 
         What it left when it had ended well by itself, a saving child or a flushing one, may end by itself first, and
         has longer where its agent says so. Whom a look misses a child that is not collected tells of, or a group that
@@ -360,10 +359,12 @@ class Guardian:
             asked |= left
             self._wait(wake, 0.02)
         self.trainer.kill_group()  # whoever no look has seen
-        return len(asked | self.trainer.failed)
+        self.trainer.failed -= asked
+        return len(asked)
 
-    def _finish(self, leftovers: int) -> None:
-        """Take the last of the output, close the log, say the last word."""
+    def _finish(self, stopped: int) -> None:
+        """Take the last of the output, close the log, say the last word. `stopped`: of what it left behind."""
+        leftovers = stopped + len(self.trainer.failed)
         self._guarded(self.trainer.remove_group)
         hung_at = time.monotonic() + 10.0
         while self.log.waiting < LOG_QUEUE or time.monotonic() < hung_at:
@@ -382,7 +383,7 @@ class Guardian:
         if self.log.trouble != self.told_trouble:
             self.line.tell(LOG_LOST, os.fsencode(self.log.trouble))
         self.line.tell_printed()
-        self.line.tell(GONE, str(leftovers).encode())
+        self.line.tell(GONE, f"{leftovers} {stopped}".encode())
 
 
 def main(argv: list[str]) -> int:

@@ -9,6 +9,14 @@ import signal
 from relay_agent.guardian import cgroup, terminal
 from relay_agent.guardian.processes import PR_SET_PDEATHSIG, give_way_no_more, prctl, signal_all, tree
 
+ENDINGS = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)
+"""By these a script has what it began beside itself end when it is done."""
+
+
+def ended_well(code: int) -> bool:
+    """Whether a process of the tree has done its work, or was told to end. `code` as Python gives it."""
+    return code == 0 or (-code if code < 0 else code - 128) in ENDINGS
+
 
 class Trainer:
     """`argv`, in a session of its own and with our environment, in which `guard` marks all that comes of it. `pty`: it
@@ -23,7 +31,7 @@ class Trainer:
         self.oom = False
         """Then: the kernel had killed something of it, or of its pod, for want of memory."""
         self.failed: set[int] = set()
-        """Processes that it left behind and that ended otherwise than with 0, as one does that cannot save."""
+        """Processes that it left behind and that failed, as one does that cannot save."""
         self._argv = argv
         self._guard = guard
         self._pty = pty
@@ -78,7 +86,7 @@ class Trainer:
             if pid == 0:
                 return True
             code = os.waitstatus_to_exitcode(status)
-            if pid != self.pid and self.code is not None and code:
+            if pid != self.pid and self.code is not None and not ended_well(code):
                 self.failed.add(pid)
             if pid == self.pid and self.code is None:
                 self.code, self.signalled = abs(code) + 128 * (code < 0), code < 0

@@ -73,7 +73,7 @@ class Ended:
     signalled: bool = True
     """A code above 128 is of a signal that ended it; else it chose that code itself."""
     left: int = 0
-    """Processes that it left behind and that had to be stopped, or failed."""
+    """Processes that it left behind and that had to be stopped."""
     trained_on: bool = False
     """They made steps after its exit."""
     ignored: bool = True

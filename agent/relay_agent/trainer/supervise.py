@@ -95,6 +95,8 @@ class Supervised:
         """Once it exited: a signal ended it, as far as anybody knows; else it chose that code, or a shell did."""
         self.stopped = False
         """It was asked to stop: by us, by its guardian, or by whoever came before us."""
+        self.cut = 0
+        """Once nothing is left: how many leftovers had to be stopped, as far as anybody knows."""
         self.trained_on = False
         """Once nothing is left: what it left behind, and what had to be stopped, had made steps after its exit."""
         self.unheard = ""
@@ -365,7 +367,7 @@ class Supervised:
                     self._started.set_exception(refused(int(number), words))
                     break
                 elif kind == guardian.GONE:
-                    leftovers = int(payload)
+                    leftovers, self.cut = map(int, (*payload.split(), b"0")[:2])
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._guardian_died()
