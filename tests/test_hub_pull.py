@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +110,9 @@ async def test_what_broke_off_goes_on_where_it_was(hub: TestHub, lost: RunFolder
     hub.fault(Fault.says("resolve", 503, match=WEIGHTS))
     with pytest.raises(Exception, match="503"):
         await pulled(pull_job(hub, lost, NAME, oid, place))
+    for thread in threading.enumerate():  # they end with its process, else
+        if thread.name.startswith("pull"):
+            thread.join(30)
     part = max(path.stat().st_size for path in (place / "parts").iterdir())
     assert 0 < part < size
     tell = Tell()
