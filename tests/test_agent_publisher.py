@@ -689,6 +689,8 @@ def test_looks_are_rarer_while_nothing_is_saved_and_come_at_once_when_a_save_is_
         running = asyncio.create_task(publisher.run())
         await asyncio.sleep(0.25)
         calm, often = round(8 / LOOK_EVERY / CALM), round(8 / LOOK_EVERY)
+        assert await within(8) == often, "a short run saves soon"
+        assert await within(8) < often
         assert await within(8) == calm
         stage(rig.run, 1, 1)
         assert await within(LOOK_EVERY * CALM) == 1

@@ -22,11 +22,11 @@ def test_one_that_prints_and_makes_no_step_is_started_anew(rig: Rig) -> None:  #
 
 
 def test_one_whose_loss_is_no_number_any_more_goes_back_to_before(rig: Rig) -> None:  # noqa: F811
-    command = mock("--steps", 60, "--step-seconds", 0.03, "--save-every", 10, "--nan-at", 15, "--only-epochs", 1)
+    command = mock("--steps", 120, "--step-seconds", 0.03, "--save-every", 10, "--nan-at", 15, "--only-epochs", 1)
     agent = rig.agent(command, ON_NAN="rollback", RETRIES="0")
     assert agent.wait() == 0, agent.says()
     run = rig.run()
-    assert (run["status"], run["step"]) == ("completed", 60)
+    assert (run["status"], run["step"]) == ("completed", 120)
     first, second = run["attempts"]
     assert (first["outcome"], second["outcome"]) == ("crashed", "completed")
     assert "the loss is not finite since step 15: going back to step_00000010 (rollback 1 of 2)" in first["message"]

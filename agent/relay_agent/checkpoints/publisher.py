@@ -149,6 +149,7 @@ class Publisher:
     async def run(self) -> None:
         """Until `finish` asks for the last look."""
         await asyncio.to_thread(self._mounted.begin)
+        self._stirred = self._clock.boot()
         while not self._done.is_set():
             self._soon.clear()
             await self.look()
