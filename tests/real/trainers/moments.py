@@ -7,7 +7,7 @@ HOLD_AT is a pattern of what happens and which time of that: `end checkpoint-\\d
 - `end PATH`: an archive (torch's, a zip) is written but for its directory; of what was written the disk has a part.
 
 A path is that below RELAY_OUTPUT_DIR. The process that comes there says so in the file HOLD_MARK, and stops with all
-its threads.
+its threads; at a step it waits: what was saved before has to keep still beside a trainer that is not stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import re
 import signal
 import sys
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -36,6 +37,8 @@ def happens(what: str, path: object = None) -> None:
     seen[PATTERN] += 1
     if seen[PATTERN] == int(NUMBER):
         Path(os.environ["HOLD_MARK"]).write_text(what)
+        while what == "step":
+            time.sleep(60)
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
