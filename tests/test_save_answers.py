@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import new_run, stage
+from publisher_kit import Rig
 from taking_kit import in_memory, state
 from test_adapters_kinds import KINDS
-from test_agent_publisher import Rig
 from test_taking import Rig as TakingRig
 from writers import hf_trainer, megatron, single_file
 from writers.kit import Steps, make_folder, moved_in, torch_zip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import ManualClock, mine, new_run, stage
-from test_agent_publisher import Told
+from publisher_kit import Told
 
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.volume.volume import RunFolder

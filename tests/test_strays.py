@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import FaultyDisk, mine, new_run, stage, take
-from test_agent_publisher import Rig
+from publisher_kit import Rig
 
 from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publisher import Publisher

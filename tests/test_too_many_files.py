@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import ManualClock, mine, new_run, stage
+from publisher_kit import Rig
 from taking_kit import Taker
-from test_agent_publisher import Rig
 from writers import hf_trainer
 from writers.kit import run as written
 
