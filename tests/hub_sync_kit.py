@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,20 @@ def send_job(where: Where, run: RunFolder, name: str, *, epoch: int = 1, files: 
 
 
 @asynccontextmanager
+async def serving(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """A peer that answers every request so; its URL."""
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "http://{}:{}".format(*runner.addresses[0][:2])
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def saying(hub: TestHub, says: Mapping[str, Any]) -> AsyncIterator[str]:
     """A peer before the hub that answers some paths itself; its URL."""
 
@@ -64,16 +78,8 @@ async def saying(hub: TestHub, says: Mapping[str, Any]) -> AsyncIterator[str]:
             headers = {name: value for name, value in came.headers.items() if name not in HOP}
             return web.Response(status=came.status, body=await came.read(), headers=headers)
 
-    app = web.Application(client_max_size=1 << 30)
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield "http://{}:{}".format(*runner.addresses[0][:2])
-        finally:
-            await runner.cleanup()
+    async with aiohttp.ClientSession(auto_decompress=False) as session, serving(answer) as url:
+        yield url
 
 
 class Killed(BaseException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from checkpoint_kit import RUN, mine, put, stage
 from hub_pull_kit import listed, pull_job, shelve
-from hub_sync_kit import Calls, send_job
+from hub_sync_kit import Calls, send_job, serving
 from huggingface_hub.errors import HfHubHTTPError
 from msgspec.structs import replace
 
@@ -254,19 +254,6 @@ async def answering(status: int, body: bytes, times: int = 1, **headers: str) ->
 
     async with serving(answer) as url:
         yield url
-
-
-@contextlib.asynccontextmanager
-async def serving(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield "http://{}:{}".format(*runner.addresses[0][:2])
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize(
