@@ -62,6 +62,11 @@ class Published:
     path: Path
     fresh: bool = True  # False: the newest one of the line holds the same already, what was staged is dropped
 
+    @classmethod
+    def of(cls, sealed: Sealed, fresh: bool = True) -> Published:
+        told = sealed.manifest
+        return cls(sealed.name, told.step, told.total_bytes, len(told.files), sealed.sha256, sealed.path, fresh)
+
 
 def publish(
     run: RunFolder,
@@ -148,8 +153,7 @@ def publish(
                     throw_away(run, staged.path, disk)
     if point():
         _point(disk, run, sealed, epoch, wall())
-    done = sealed.manifest
-    return Published(done.name, done.step, done.total_bytes, len(done.files), sealed.sha256, sealed.path, fresh)
+    return Published.of(sealed, fresh)
 
 
 def _commit(

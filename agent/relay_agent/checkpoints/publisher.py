@@ -7,10 +7,9 @@ import errno
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 
 from relay_agent.beat import to_next
-from relay_agent.checkpoints.aside import orphan, set_aside, staged_aside, was_taken_away
+from relay_agent.checkpoints.aside import staged_aside, was_taken_away
 from relay_agent.checkpoints.begun import ANY, Begun
 from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.exit_word import was_stopped
@@ -25,9 +24,10 @@ from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.remarks import Remarks
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import Staged, StagingWatch, leave_mark, saved_at
+from relay_agent.checkpoints.staging import Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
+from relay_agent.checkpoints.unused import Unused
 from relay_agent.checkpoints.watching import Settling
 from relay_agent.process import say
 from relay_agent.volume.mounted import Mounted
@@ -125,6 +125,7 @@ class Publisher:
         self._lost = Lost(folder, epoch, recorder, on_fenced)
         self._begun = Begun(folder, epoch, self._watch, taking, settle)
         self._missed = Missed()
+        self._unused = Unused(folder, recorder, self._missed, self._begun.was_asked_for)
         self._waits = False  # for room, at the end
         self.measured = Measured()
         self.answers = self._begun.answers
@@ -132,8 +133,6 @@ class Publisher:
         self.sending: Callable[[], set[str]] = set  # what is on its way off the pod is spared, too
         self.undecided = True
         """Something may lie there that is whole once it has kept still; as of the last look, and while it goes on."""
-        self.asked_for = False
-        """Of what is torn something was saved as its trainer was asked to."""
         self.newest_step: int | None = None
         self.may_prune = True
         """False once there is doubt whether the resume took."""
@@ -215,9 +214,7 @@ class Publisher:
         if self._taking:
             self._taking.doubt_exit(lambda step: begun is not None or not over(step))
         await self.look(exit_code)
-        if (
-            self._again
-        ):  # it changed under our hands although nobody is left to write: the clock of the volume is behind
+        if self._again:  # it changed although nobody is left to write: the clock of the volume is behind
             await self.look(exit_code)
         await self._wait_until_still(exit_code)
         await self._wait_for_room(exit_code)
@@ -227,39 +224,45 @@ class Publisher:
         for doubt in self._taking.unproven() if self._taking else ():
             self._missed.add({doubt.path: (doubt.saved_at, 0)}, doubt.why)
         for torn in self._watch.torn():
-            await self._torn(Staged(_step(torn.path.name), torn.path, torn.saved_at), torn.reason)
+            await self._unused.torn(Staged(_step(torn.path.name), torn.path, torn.saved_at), torn.reason)
 
     async def _wait_until_still(self, exit_code: int) -> None:
         """Nobody of this pod is left to write to them; others may be."""
-        until = self._clock.boot() + STILL_WITHIN
-        while self._written and not self._lost.what and self._patient() and (left := until - self._clock.boot()) > 0:
-            if not self._awaits_still:
-                self._awaits_still = True
-                names = ", ".join(sorted(self._written))
-                say(f"{names} is written to still: waiting up to {STILL_WITHIN:g} s until it is whole")
-            await asyncio.sleep(min(STILL_PAUSE, left))
-            self._wait_until = 0.0
-            await self.look(exit_code)
+        self._awaits_still = bool(self._written)
+        names = ", ".join(sorted(self._written))
+        words = f"{names} is written to still: waiting up to {STILL_WITHIN:g} s until it is whole"
+        await self._wait_while(lambda: bool(self._written), exit_code, STILL_WITHIN, (STILL_PAUSE, STILL_PAUSE), words)
         if self._written and not self._lost.what:
             self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; it stays where it is")
 
     async def _wait_for_room(self, exit_code: int) -> None:
         """Nothing comes after these: try for a while before the attempt ends without them."""
-        pause, longest = ROOM_PAUSE
-        until = self._clock.boot() + ROOM_WITHIN
-        while self.kept and self._patient() and (left := until - self._clock.boot()) > 0:
-            if not self._waits:
-                self._waits = True
-                names = ", ".join(self._missed.names)
-                say(f"the volume is full: {names} waits up to {ROOM_WITHIN:g} s to be published; make room on it")
-            await asyncio.sleep(min(pause, left))
+        self._waits = self.kept
+        names = ", ".join(self._missed.names)
+        words = f"the volume is full: {names} waits up to {ROOM_WITHIN:g} s to be published; make room on it"
+        await self._wait_while(lambda: self.kept, exit_code, ROOM_WITHIN, ROOM_PAUSE, words)
+        if self.kept:
+            for name in self._missed.names:
+                await self._unused.whole(self._folder.staging(self._epoch) / name)
+            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
+
+    async def _wait_while(
+        self, missing: Callable[[], bool], exit_code: int, within: float, pauses: tuple[float, float], words: str
+    ) -> None:
+        """Looks again and again, at most `within` seconds long; `words` are said first."""
+        pause, longest = pauses
+        until = self._clock.boot() + within
+
+        def waits() -> bool:
+            return missing() and not self._lost.what and self._patient() and self._clock.boot() < until
+
+        if waits():
+            say(words)
+        while waits():
+            await asyncio.sleep(min(pause, until - self._clock.boot()))
             pause = min(2 * pause, longest)
             self._wait_until = 0.0
             await self.look(exit_code)
-        if self.kept:
-            for name in self._missed.names:
-                await self._mark(self._folder.staging(self._epoch) / name)
-            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
 
     def published_before(self) -> list[Published]:
         """What an earlier agent of this attempt published, oldest first: it goes on from there. Blocking."""
@@ -278,13 +281,7 @@ class Publisher:
             where = str(path.relative_to(self._folder.root))
             why = "an agent before this one set it aside"
             self._missed.add_aside(f"step_{step}", why, (saved_at(path), step), where)
-        return [
-            Published(
-                sealed.name, sealed.manifest.step, sealed.manifest.total_bytes, len(sealed.manifest.files),
-                sealed.sha256, sealed.path,
-            )
-            for sealed in found
-        ]  # fmt: skip
+        return [Published.of(sealed) for sealed in found]
 
     def unpublished(self, step: int) -> str:
         """Which checkpoints did not come onto the volume although the volume should have them, and why; or nothing.
@@ -295,6 +292,11 @@ class Publisher:
     def kept(self) -> bool:
         """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
         return self._missed.only_room and not self._lost.what
+
+    @property
+    def asked_for(self) -> bool:
+        """As `Unused` has it."""
+        return self._unused.asked_for
 
     @property
     def torn(self) -> bool:
@@ -349,7 +351,7 @@ class Publisher:
             if self.only_healthy and not (heard and self._healthy(staged.step)):
                 continue
             if staged in self._passed:
-                await self._orphan(staged)
+                await self._unused.beside(staged, self.newest_step)
             elif self._awaits_still and self._changed.get(staged.path.name, staged.saved_at) != staged.saved_at:
                 self._unsettled(staged)
                 waiting.add(staged)
@@ -399,7 +401,7 @@ class Publisher:
                 check=self._check,
             )
         except Cancelled:
-            await self._mark(staged.path)
+            await self._unused.whole(staged.path)
             words = f"{staged.path.name} stays in the staging folder: the next attempt publishes it"
             self._recorder.event("checkpoint.left", words, {"name": staged.path.name})
             self._done.set()
@@ -411,7 +413,7 @@ class Publisher:
             self._missed.add({staged.path.name: staged.saved}, str(trouble))
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {trouble}")
         except Torn as torn:
-            await self._torn(staged, torn.reason)
+            await self._unused.torn(staged, torn.reason)
         except OSError as error:
             await self._refused(staged, error)
         else:
@@ -466,13 +468,7 @@ class Publisher:
             self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
         else:
             self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
-            where = await self._set_aside(staged)
-            self._missed.add_aside(name, words, staged.saved, where)
-
-    async def _mark(self, staged: Path) -> None:
-        """It is whole: say so to the next attempt, that may not know how this one's trainer ended."""
-        with suppress(OSError):
-            await asyncio.to_thread(leave_mark, staged)
+            await self._unused.failed(staged, words)
 
     def _trouble(self, kind: str, message: str) -> None:
         if self._clock.boot() >= self._wait_until:
@@ -491,33 +487,6 @@ class Publisher:
             return
         for name in removed:
             self._recorder.pruned(name)
-
-    async def _torn(self, staged: Staged, reason: str) -> None:
-        """It never comes onto the volume; one saved after it that did makes up for it."""
-        name = staged.path.name
-        self.asked_for = self.asked_for or self._begun.was_asked_for(name)
-        where = await self._set_aside(staged)
-        words = f"{name} is set aside in {where}" if where else f"{name} is not used"
-        self._recorder.event("checkpoint.torn", f"{words}: {reason}", {"name": name})
-        self._missed.add_aside(name, reason, staged.saved, where)
-
-    async def _set_aside(self, staged: Staged) -> str:
-        """Where it lies now, in the run's folder; empty where it is still there."""
-        try:
-            aside = await asyncio.to_thread(set_aside, self._folder, staged.path)
-        except OSError as error:
-            self._recorder.event("checkpoint.stuck", f"{staged.path.name} cannot be moved: {error.strerror or error}")
-            return ""
-        return str(aside.relative_to(self._folder.root))
-
-    async def _orphan(self, staged: Staged) -> None:
-        name = staged.path.name
-        words = f"{name} is kept in ckpt/.orphans: step {self.newest_step}, which was saved after it, is published"
-        self._recorder.event("checkpoint.orphan", words, {"name": name})
-        try:
-            await asyncio.to_thread(orphan, self._folder, staged.path)
-        except OSError as error:
-            self._recorder.event("checkpoint.stuck", f"{name} cannot be moved: {error.strerror or error}")
 
     def _still_mine(self) -> bool:
         """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""
