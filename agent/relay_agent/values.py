@@ -215,8 +215,10 @@ def some_globs(value: object) -> tuple[str, ...]:
     """() is none."""
     words = value if isinstance(value, list) else re.split(r"[\s,]+", a_text(value))
     found = tuple(a_word(word) for word in words if word)
-    if len(found) > 100 or any(len(word) > 200 or word.startswith("/") for word in found):
+    if len(found) > 100 or any(len(word) > 200 for word in found):
         raise Bad("should be up to 100 patterns such as *.json and configs/*.yaml")
+    if excluding := [word for word in found if word.startswith("!")]:
+        raise Bad(f"names what is sent, and leaves nothing out by {excluding[0]!a}")
     return tuple(map(_pattern, found))
 
 
@@ -237,6 +239,8 @@ def _pattern(word: str) -> str:
     """As paths are: with no `./` in it, which none of them has, nor an empty part."""
     mark = "!" if word.startswith("!") else ""
     *folders, last = word.removeprefix(mark).split("/")
-    if folders and not folders[0]:
-        return word  # from the root: none is
-    return mark + "/".join([*(part for part in folders if part not in ("", ".")), last]) if last else word
+    if (folders and not folders[0]) or ".." in (*folders, last):
+        raise Bad(f"matches files by their paths in the folder, and none of these can be {word!a}")
+    if not last:
+        raise Bad(f"matches files, and {word!a} is a folder: with a * behind, it is what lies in that")
+    return mark + "/".join([*(part for part in folders if part not in ("", ".")), last])
