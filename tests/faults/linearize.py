@@ -7,6 +7,7 @@ answer stay open for ever: they may have happened at any time after they were ma
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -192,4 +193,8 @@ class _Search(Generic[State]):
 
 def check(calls: Sequence[Call], initial: State, model: Model[State], limit: int = 2_000_000) -> Verdict[State]:
     """`limit`: states looked at, at most; a search that comes no further has not shown that the history is right."""
-    return _Search(calls, model).run(initial, limit)
+    gc.disable()  # it has nothing to find in what a search makes, and much to look through
+    try:
+        return _Search(calls, model).run(initial, limit)
+    finally:
+        gc.enable()

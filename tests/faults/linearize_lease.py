@@ -60,7 +60,8 @@ class Lease(NamedTuple):
     def extended(self, call: Call) -> Lease:
         if self.state == HELD and call.at <= self.since:
             return self
-        return self._replace(state=HELD, since=max(self.since, call.at))
+        epoch, ended, _, holder, request, held_epoch, token, since, *rest = self  # `_replace` takes four times as long
+        return Lease(epoch, ended, HELD, holder, request, held_epoch, token, max(since, call.at), *rest)
 
 
 After = Lease | None

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 import orjson
 from commander_kit import DEADLINE, FakeClock
 from linearize import Call
@@ -23,11 +24,15 @@ from linearize import Call
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
 from relaytui.wire.errors import RelayError
+from relaytui.wire.messages import Acquire, Hello, Message, Register, Renew, Reports
 from relaytui.wire.proof import derived_token
+from relaytui.wire.reports import Ended, Started
+from relaytui.wire.status import Outcome, Stream
 
 STEP = 2.0
 """Seconds of the clock between two sweeps: as late as one may come and still count as awake."""
 CALLS_A_STEP = 100
+_encode = msgspec.json.Encoder().encode
 ENDINGS = (*("preempted", "drained", "superseded", "crashed") * 5, "completed", "failed", "cancelled")
 
 
@@ -66,8 +71,7 @@ class Socket(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.gone = asyncio.Event()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Any) -> None:  # uvloop's is not asyncio's
         self.transport = transport
         transport.write(self._head)
 
@@ -76,11 +80,11 @@ class Socket(asyncio.Protocol):
             self.gone.set()
             self._lost()
 
-    def say(self, *messages: dict[str, Any]) -> None:
+    def say(self, *messages: Message) -> None:
         assert self.transport is not None
         frames = bytearray()
         for message in messages:
-            body = orjson.dumps(message)
+            body = _encode(message)
             frames += bytes((0x81, 0x80 | len(body))) if len(body) < 126 else b"\x81\xfe" + len(body).to_bytes(2, "big")
             frames += b"\0\0\0\0"  # a mask that leaves it as it is
             frames += body
@@ -228,7 +232,7 @@ class Worker:
                 await asyncio.sleep(0.002)
 
     def _burst(self, size: int) -> None:
-        dice, messages = self._dice, list[dict[str, Any]]()
+        dice, messages = self._dice, list[Message]()
         if self._lease is None:
             if dice.random() < 0.1:
                 self._request += 1
@@ -249,36 +253,31 @@ class Worker:
 
     # -- what it says --------------------------------------------------------------------------------------------
 
-    def _ask(self, call: Call, **message: Any) -> dict[str, Any]:
+    def _ask(self, call: Call) -> int:
         self._number += 1
         self._asked[self._number] = call
-        return {"request": self._number, "run_id": self._run_id, **message}
+        return self._number
 
-    def _acquire(self) -> dict[str, Any]:
+    def _acquire(self) -> Message:
         request = f"q{self._request}"
         call = self._history.made(self._run_id, "acquire", self._name, request)
-        return self._ask(call, type="acquire", request_id=request, mode="sft")
+        return Acquire(self._ask(call), request, self._run_id, "sft")
 
-    def _renew(self, epoch: int, token: str) -> dict[str, Any]:
-        return self._ask(
-            self._history.made(self._run_id, "renew", epoch, token), type="renew", epoch=epoch, token=token
-        )
+    def _renew(self, epoch: int, token: str) -> Message:
+        call = self._history.made(self._run_id, "renew", epoch, token)
+        return Renew(self._ask(call), self._run_id, epoch, token)
 
-    def _register(self) -> dict[str, Any]:
+    def _register(self) -> Message:
         epoch = max((lease[0] for lease in self._old), default=0) + self._dice.randrange(1, 8)
         token = self._dice.randbytes(32).hex()
         call = self._history.made(self._run_id, "register", self._name, epoch, token, False)
-        return self._ask(call, type="register", epoch=epoch, token=token, mode="sft")
+        return Register(self._ask(call), self._run_id, epoch, token, "sft")
 
-    def _end(self, epoch: int, token: str) -> dict[str, Any]:
+    def _end(self, epoch: int, token: str) -> Message:
         outcome = self._dice.choice(ENDINGS)
         self._ending = self._history.made(self._run_id, "end", epoch, token, outcome)
-        reports = [
-            {"type": "started", "t": 1.0, "step": 0, "checkpoint": None, "pid": 1},
-            {"type": "ended", "t": 1.0, "outcome": outcome, "step": 1},
-        ]
-        lease = {"run_id": self._run_id, "epoch": epoch, "token": token}
-        return {"type": "reports", **lease, "stream": "state", "first_seq": 1, "reports": reports}
+        reports = [Started(t=1.0, pid=1), Ended(t=1.0, outcome=Outcome(outcome), step=1)]
+        return Reports(self._run_id, epoch, token, Stream.STATE, 1, reports)
 
     # -- what it hears -------------------------------------------------------------------------------------------
 
@@ -341,7 +340,7 @@ class Worker:
         _, self._socket = await loop.create_connection(
             lambda: Socket(head.encode(), self._heard, self.cut), address.hostname, address.port
         )
-        self._socket.say({"type": "hello", "protocol": 1, "worker": self._name, "incarnation": self._name})
+        self._socket.say(Hello(1, self._name, self._name))
 
     async def _settled(self) -> None:
         """Everything was answered, or will never be."""

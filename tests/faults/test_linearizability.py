@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linearize import Call, check
@@ -39,8 +40,8 @@ def root(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-async def test_a_hundred_thousand_calls_can_each_have_happened_at_one_moment(root: Path) -> None:
-    history, world = await load(root, calls=100_000, runs=40, each=3, length=L, kills=3, seed=1)
+def test_a_hundred_thousand_calls_can_each_have_happened_at_one_moment(root: Path) -> None:
+    history, world = uvloop.run(load(root, calls=100_000, runs=40, each=3, length=L, kills=3, seed=1))
     for run_id, calls in history.calls.items():
         verdict = check(calls, Lease(), LeaseModel(L, calls), LOOKED)
         assert verdict.linearizable, f"{run_id}: {verdict}"
@@ -346,8 +347,8 @@ def acks_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "break_it", [renews_anybody, grants_to_anybody, expires_too_soon, uses_an_epoch_twice, acks_and_does_nothing]
 )
-async def test_a_wrong_commander_is_caught(root: Path, monkeypatch: pytest.MonkeyPatch, break_it: Any) -> None:
+def test_a_wrong_commander_is_caught(root: Path, monkeypatch: pytest.MonkeyPatch, break_it: Any) -> None:
     break_it(monkeypatch)
-    history, _ = await load(root, calls=4_000, runs=4, each=3, length=L, kills=0, seed=2)
-    verdicts = [check(calls, Lease(), LeaseModel(L, calls), 20_000) for calls in history.calls.values()]
+    history, _ = uvloop.run(load(root, calls=4_000, runs=4, each=3, length=L, kills=0, seed=2))
+    verdicts = (check(calls, Lease(), LeaseModel(L, calls), 20_000) for calls in history.calls.values())
     assert not all(verdict.linearizable for verdict in verdicts)
