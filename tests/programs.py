@@ -6,6 +6,9 @@ does nothing else; `Popen` and `run` here ask it for a copy of itself. What they
 of the process that asked (CLONE_PARENT), with streams, environment, folder and session as asked for, default signals,
 no descriptor but those, and an exit code to wait for. It runs the very script that an exec would run, as `__main__`.
 
+The processes that send for an agent are had in the same way: by a copied agent that sends somewhere, which has a helper
+of its own, and in the process of tests within `sending`.
+
 What differs: /proc shows the helper's command line and environment, and its memory; imports have taken place. Whoever
 tests that, or what comes before it (early signals, closed streams, locales, a terminal, limits), uses `subprocess`
 itself, as both programs do. What is asked for in a way that is not known here is started by exec.
@@ -13,6 +16,7 @@ itself, as both programs do. What is asked for in a way that is not known here i
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import gc
@@ -27,12 +31,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 TUI = Path(sys.executable).with_name("relay-tui")
 AGENT = Path(sys.executable).with_name("relay-agent")
 PROGRAMS = (str(TUI), str(AGENT))
+CHILD = [sys.executable, "-I", "-m", "relay_agent.sending.child"]
+PACKAGES = ("relay_agent.hub.far", "relay_agent.artifacts.far")
+"""What a process that sends works by."""
+SENDS = {"HF_REPO", "ARTIFACTS"}
+"""Variables of an agent that starts such processes."""
 CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None
 CLONE_PARENT = 0x8000
 BEFORE_MAIN = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", "SSL_")
@@ -54,11 +66,11 @@ class Popen(subprocess.Popen[Any]):
         asked = marshal.dumps((words, folder, list(environ.items()), bool(session)))
         if (
             CLONE is None
-            or words[0] not in PROGRAMS
+            or not (words[0] in PROGRAMS or is_child(words))
             or not (close_fds and signals)
             or any((executable, preexec_fn, pass_fds, shell))
             or (gid, gids, uid, umask, *group) != (None, None, None, -1, *[-1 for _ in group])
-            or before_main(environ) != helper().before_main
+            or before_main(environ, is_child(words)) != before_main(helper().environ, is_child(words))
             or any(os.isatty(fd) for fd in streams)
             or not Path(cwd or ".").is_dir()
             or len(asked) > MAX_ASKED
@@ -91,32 +103,41 @@ def run(
     return done
 
 
-def before_main(environ: dict[Any, Any]) -> dict[Any, Any]:
-    return {name: value for name, value in environ.items() if os.fsdecode(name).startswith(BEFORE_MAIN)}
+@contextmanager
+def sending() -> Iterator[None]:
+    """What an agent's code in this process starts is a copy, where it sends."""
+    unix_events: Any = asyncio.unix_events
+    before = unix_events.subprocess
+    unix_events.subprocess = SimpleNamespace(Popen=Popen, PIPE=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        unix_events.subprocess = before
+
+
+def is_child(words: list[Any]) -> bool:
+    return words[:-1] == CHILD and words[-1] in PACKAGES
+
+
+def before_main(environ: dict[Any, Any], isolated: bool) -> dict[Any, Any]:
+    """Python's own count only where it is not isolated."""
+    looked_at = BEFORE_MAIN[isolated:]
+    return {name: value for name, value in environ.items() if os.fsdecode(name).startswith(looked_at)}
 
 
 class Helper:
     """The process that is copied, as its owner sees it."""
 
-    def __init__(self) -> None:
-        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
         self.turn = threading.Lock()
-        self.before_main = before_main(dict(os.environ))
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+        self.environ = dict(os.environ)
 
     def copy(self, asked: bytes, streams: list[int]) -> int:
         """The process that does what was asked for."""
         with self.turn:
             socket.send_fds(self.line, [asked], streams)
             return int(self.line.recv(64))
-
-    def close(self) -> None:
-        self.line.close()
-        self.process.wait()
 
 
 _helpers: list[Helper] = []
@@ -126,8 +147,15 @@ _starting = threading.Lock()
 def helper() -> Helper:
     with _starting:
         if not _helpers:
-            _helpers.append(Helper())
-            atexit.register(_helpers[0].close)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, __file__, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                )  # fmt: skip
+            atexit.register(process.wait)
+            atexit.register(ours.close)
+            _helpers.append(Helper(ours))
         return _helpers[0]
 
 
@@ -135,11 +163,11 @@ def helper() -> Helper:
 
 
 def load_everything() -> None:
-    """But what is loaded by processes of their own, by a dashboard, or looks at the environment."""
+    """But what is loaded by a dashboard, or looks at the environment."""
     for package in ("relaytui", "relay_agent"):
         path = importlib.import_module(package).__path__
         for found in pkgutil.walk_packages(path, f"{package}."):
-            if not {"__main__", "far", "dashboard", "demo"} & set(found.name.split(".")):
+            if not {"__main__", "dashboard", "demo"} & set(found.name.split(".")):
                 importlib.import_module(found.name)
 
 
@@ -195,6 +223,41 @@ def serve(line: socket.socket) -> list[str]:
         line.send(b"%d" % pid)
 
 
+def with_helper(words: list[str]) -> list[str]:
+    """In a copy that sends: it goes on with a helper of its own, made before anything is done here. In a copy of that
+    one, what it shall run."""
+    if words[0] != str(AGENT) or not SENDS & os.environ.keys():
+        return words
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        _helpers.append(Helper(ours))
+        subprocess.Popen = Popen  # type: ignore[misc]
+        return words
+    ours.close()
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    words = serve(theirs)
+    theirs.detach()
+    return words
+
+
+def as_child() -> list[str]:
+    """What `-I -m` makes of it; the Hub's library takes its settings from the environment as it is loaded."""
+    del sys.path[0]
+    constants = importlib.import_module("huggingface_hub.constants")
+    before = {name: value for name, value in vars(constants).items() if name.isupper()}
+    importlib.reload(constants)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("huggingface_hub."):
+            for known in before.keys() & vars(module).keys():
+                if vars(module)[known] is before[known]:
+                    setattr(module, known, getattr(constants, known))
+    return [str(importlib.import_module(CHILD[-1]).__file__)]
+
+
 if __name__ == "__main__":
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
@@ -204,6 +267,9 @@ if __name__ == "__main__":
     gc.freeze()
     sys.argv = serve(channel)
     channel.detach()
+    sys.argv = with_helper(sys.argv)
+    if is_child(sys.argv):
+        sys.argv = as_child() + sys.argv[-1:]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:

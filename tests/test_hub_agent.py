@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import programs
 import pytest
 from agent_rig import Rig, commander, eventually, mock, rig
 
@@ -25,6 +26,12 @@ REPO = "relay/run"
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHub]:
     with hub_process(tmp_path_factory.mktemp("hub")) as hub:
         yield hub
+
+
+@pytest.fixture(autouse=True)
+def sending() -> Iterator[None]:
+    with programs.sending():
+        yield
 
 
 def fetched(hub: RemoteHub, repo: str, tag: str, path: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import programs
 import pytest
 from hub_sync_kit import REPO, RUN, Calls, Killed, new_run, put, send_job
 
@@ -83,12 +84,13 @@ async def test_a_child_that_is_killed_is_an_error_and_its_work_is_finished(
 ) -> None:
     put(run, 1, 500)
     call.real = True
-    with pytest.raises(Trouble) as died:
+    with programs.sending(), pytest.raises(Trouble) as died:
         await call(send_job(where, run, "step_00000500"), fault="committed")
     assert died.value.code == "child_died"
     assert "SIGKILL" in died.value.words
     assert died.value.kind == "unknown"
-    sent = await call(send_job(where, run, "step_00000500"))
+    with programs.sending():
+        sent = await call(send_job(where, run, "step_00000500"))
     assert hub.verify(REPO) == []
     assert hub.repo(REPO).tags == {"step-500": sent.revision}
     assert not hub.resent()
@@ -143,7 +145,7 @@ async def test_a_hub_that_never_answers_is_given_up(hub: TestHub, where: Where, 
     put(run, 1, 500)
     hub.fault(Fault.never("lfs-put", times=None))
     call.quiet["uploading"], call.real = 1.0, True
-    with pytest.raises(Trouble, match="nothing moved while uploading") as stalled:
+    with programs.sending(), pytest.raises(Trouble, match="nothing moved while uploading") as stalled:
         await call(send_job(where, run, "step_00000500"))
     assert stalled.value.kind == "unknown"
 
