@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import copy
 import gzip
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +14,7 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 from aiohttp import web
-from checkpoint_kit import RUN, mine, put, stage
+from checkpoint_kit import RUN, mine, new_run, put, stage
 from hub_pull_kit import listed, pull_job, shelve
 from hub_sync_kit import Calls, send_job, serving
 from huggingface_hub.errors import HfHubHTTPError
@@ -40,6 +43,7 @@ from relay_agent.hub.protocol import (
 from relay_agent.sending.trouble import Trouble
 from relay_agent.volume.volume import RunFolder
 from tests.hub import Fault, TestHub
+from tests.hub.store import Repo
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
 NAME = "step_00000500"
@@ -50,6 +54,38 @@ EXPIRED = "AccessDenied: Request has expired"
 def saved(run: RunFolder) -> RunFolder:
     put(run, 1, 500)
     return run
+
+
+@pytest.fixture(scope="module")
+def sent_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, str], Repo]]:
+    """Where `sent` comes from: its volume, the Hub's folder and its repositories."""
+    folder = tmp_path_factory.mktemp("sent")
+    (folder / "volume").mkdir()
+    run = new_run(folder / "volume")
+    put(run, 1, 500)
+
+    async def send() -> dict[tuple[str, str], Repo]:
+        async with TestHub(folder / "hub") as hub:
+            hub.large_above = 1000
+            hub.someone_commits(repo_made(hub), "README.md", b"Mine.\n")
+            where = Where("relay/run-1", hub.token, hub.url, timeout=5.0)
+            assert (await Calls(folder / "cache")(send_job(where, run, NAME))).tag == "step-500"
+            return hub.store.repos
+
+    repos = asyncio.run(send())
+    put(run, 1, 600)
+    return folder, repos
+
+
+@pytest.fixture
+def sent(sent_once: tuple[Path, dict[tuple[str, str], Repo]], hub: TestHub, tmp_path: Path) -> RunFolder:
+    """A run whose first checkpoint is on the Hub, and which has saved again since. Somebody wrote into the README."""
+    folder, repos = sent_once
+    hub.large_above = 1000
+    hub.store.repos = copy.deepcopy(repos)
+    shutil.copytree(folder / "hub", tmp_path / "hub", dirs_exist_ok=True)
+    shutil.copytree(folder / "volume", tmp_path / "volume", symlinks=True)
+    return RunFolder(tmp_path / "volume" / "runs" / RUN)
 
 
 # -- what lies behind the Hub ------------------------------------------------------------------------------------------
@@ -184,15 +220,12 @@ async def test_what_needs_no_token_comes_from_there(hub: TestHub, where: Where, 
     "route", ["info", "refs", "tree", "resolve", "preupload", "lfs-batch", "lfs-put", "commit", "tag"]
 )
 async def test_a_wait_that_the_hub_names_is_told_at_once_wherever_it_is_named(
-    hub: TestHub, where: Where, saved: RunFolder, call: Calls, route: str
+    hub: TestHub, where: Where, sent: RunFolder, call: Calls, route: str
 ) -> None:
-    hub.large_above = 1000
-    await call(send_job(where, saved, NAME))
-    put(saved, 1, 600)
     hub.fault(Fault.limited(route, 3600, times=None))
     before = len(hub.requests)
     with pytest.raises(Trouble, match="too many requests") as limited:
-        await call(send_job(where, saved, "step_00000600"))
+        await call(send_job(where, sent, "step_00000600"))
     assert (limited.value.code, limited.value.kind) == ("rate_limited", "transient")
     assert limited.value.wait == 3601
     asked = [each for each in hub.requests[before:] if each.route == route and each.status == 429]
@@ -234,10 +267,11 @@ async def test_a_short_wait_is_kept_on_the_spot(
 MANY = 64 << 20
 TAGS = b'{"branches": [], "converts": [], "tags": ['
 TAG = b'{"name": "step-1", "ref": "refs/tags/step-1", "targetCommit": "' + b"a" * 40 + b'"},'
+SOME = TAG * 1000
 
 
 def packed(data: bytes) -> bytes:
-    return gzip.compress(data, 9)
+    return gzip.compress(data, 1)
 
 
 @contextlib.asynccontextmanager
@@ -263,10 +297,13 @@ async def answering(status: int, body: bytes, times: int = 1, **headers: str) ->
 async def test_an_answer_without_an_end_is_not_read_to_it(
     where: Where, call: Calls, what: str, status: int, code: str
 ) -> None:
-    whole = TAGS + TAG * (MANY // len(TAG))
-    body = {"plain": whole, "packed": packed(whole), "twice": packed(packed(whole))}[what]
+    body, times = SOME, MANY // len(SOME)
+    if what != "plain":
+        body, times = packed(TAGS + SOME * times), 1
+    if what == "twice":
+        body = packed(body)
     coding = {"plain": {}, "packed": {"Content-Encoding": "gzip"}, "twice": {"Content-Encoding": "gzip, gzip"}}[what]
-    async with answering(status, body, **coding) as url:
+    async with answering(status, body, times, **coding) as url:
         with pytest.raises(Trouble) as endless:
             await call(ListSteps(replace(where, endpoint=url)), Listed)
     assert endless.value.code == code
@@ -387,19 +424,15 @@ ASKED = {"resolve": 3, "info": 4, "refs": 1, "tree": 3, "preupload": 1, "lfs-bat
 
 @pytest.mark.parametrize(("route", "skip"), [(route, skip) for route, times in ASKED.items() for skip in range(times)])
 async def test_one_404_that_does_not_say_of_what_is_no_end(
-    hub: TestHub, where: Where, saved: RunFolder, call: Calls, route: str, skip: int
+    hub: TestHub, where: Where, sent: RunFolder, call: Calls, route: str, skip: int
 ) -> None:
-    hub.large_above = 1000
-    hub.someone_commits(repo_made(hub), "README.md", b"Mine.\n")
-    await call(send_job(where, saved, NAME))
-    put(saved, 1, 600)
     hub.fault(Fault.says(route, 404, "odd", skip=skip))
     came: list[Trouble] = []
     try:
-        await call(send_job(where, saved, "step_00000600"))
+        await call(send_job(where, sent, "step_00000600"))
     except Trouble as trouble:
         came.append(trouble)
-        await call(send_job(where, saved, "step_00000600"))
+        await call(send_job(where, sent, "step_00000600"))
     assert hub.faults.waiting == [], "it was never asked so often"
     assert [each.words for each in came if each.kind != "transient"] == []
     assert hub.verify("relay/run-1") == []
@@ -436,19 +469,16 @@ BEHIND = {
     ],
 )
 async def test_a_copy_that_does_not_know_a_commit_yet_is_asked_again(
-    hub: TestHub, where: Where, saved: RunFolder, call: Calls, tmp_path: Path, what: str, route: str, skip: int
+    hub: TestHub, where: Where, sent: RunFolder, call: Calls, tmp_path: Path, what: str, route: str, skip: int
 ) -> None:
     """What the Hub itself has just named is there: nothing is taken for missing, and nobody's words for none."""
-    hub.large_above = 1000
-    await call(send_job(where, saved, NAME))
     mine = hub.files("relay/run-1")["README.md"] + b"Mine.\n"
     hub.someone_commits("relay/run-1", "README.md", mine)
-    put(saved, 1, 600)
     jobs: dict[str, tuple[Job, type]] = {
         "check": (Check(where, RUN), Checked),
-        "send": (send_job(where, saved, "step_00000600"), Sent),
+        "send": (send_job(where, sent, "step_00000600"), Sent),
         "list": (ListSteps(where, threads=1), Listed),
-        "pull": (pull_job(hub, saved, NAME, hub.repo("relay/run-1").tags["step-500"], tmp_path / "place"), Pulled),
+        "pull": (pull_job(hub, sent, NAME, hub.repo("relay/run-1").tags["step-500"], tmp_path / "place"), Pulled),
         "trim": (Trim(where, RUN, 1, 2), Trimmed),
     }
     hub.fault(Fault.says(route, 404, "Invalid rev id", code="RevisionNotFound", skip=skip))

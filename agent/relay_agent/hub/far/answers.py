@@ -64,7 +64,7 @@ class _Bounded(httpx2.SyncByteStream):
 
     def __init__(self, response: Any, most: int | None) -> None:
         self._stream = response.stream
-        self._of = f"{response.request.method} {response.request.url.copy_with(query=None)}"
+        self._request = response.request
         self._most = most
         self._cuts = response.status_code >= 400
         coding = response.headers.pop("content-encoding", "identity").strip().lower()
@@ -72,7 +72,7 @@ class _Bounded(httpx2.SyncByteStream):
         if self._unpacks:
             response.headers.pop("content-length", None)
         elif coding != "identity":
-            raise Trouble("no_hub", f"{self._of}: the answer is packed as nobody asked ({coding[:40]!a})", "transient")
+            raise self._trouble("no_hub", f"packed as nobody asked ({coding[:40]!a})")
 
     def __iter__(self) -> Iterator[bytes]:
         came = 0
@@ -81,9 +81,12 @@ class _Bounded(httpx2.SyncByteStream):
             if self._most is not None and came > self._most:
                 if self._cuts:
                     return
-                size = f"{self._most >> 20} MiB"
-                raise Trouble("endless", f"{self._of}: the answer has no end, or over {size}", "transient")
+                raise self._trouble("endless", f"without an end, or over {self._most >> 20} MiB")
             yield piece
+
+    def _trouble(self, code: str, how: str) -> Trouble:
+        of = f"{self._request.method} {self._request.url.copy_with(query=None)}"
+        return Trouble(code, f"{of}: the answer is {how}", "transient")
 
     def _unpacked(self) -> Iterator[bytes]:
         packed = zlib.decompressobj(wbits=31)
