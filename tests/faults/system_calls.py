@@ -6,17 +6,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import programs
 import pytest
+from traced import template
 
-TRACE_ME = (
-    "import ctypes, os, signal\nctypes.CDLL(None).ptrace(0, 0, None, None)\nos.kill(os.getpid(), signal.SIGSTOP)\n"
-)
 _SYSCALL, _KILL, _SET_OPTIONS = 24, 8, 0x4200
 _SYS_GOOD, _EXIT_KILL = 1, 1 << 20
 _AT_CALL = signal.SIGTRAP | 0x80
@@ -48,62 +46,70 @@ class Moment:
         return folder
 
 
-def moments(script: str, folder: Path, *arguments: str) -> list[Moment]:
-    """Of `script` (Python; `TRACED` stands where it begins to count), one for each that differs from the one before.
-
-    The script runs to its end and must succeed; `folder` is where it works, and is read at every call.
-    """
-    if not sys.platform.startswith("linux"):
+def moments(common: str, script: str, folder: Path) -> list[Moment]:
+    """Of a program that begins with `common` and goes on with `script`: at each of its system calls from the line
+    `TRACED` on, unless the one before left the same. It gets `folder` as its argument."""
+    if programs.CLONE is None:
         pytest.skip("ptrace as Linux has it")
-    before, found, after = script.partition("TRACED\n")
-    assert found
-    process = subprocess.Popen(
-        [sys.executable, "-c", before + TRACE_ME + after, str(folder), *arguments], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
+    pid, output = template(common).start(script, folder)
+    os.set_blocking(output, False)
+    watching = _watch(pid, output, folder)
     try:
-        taken = list(_watch(process, folder))
+        return list(watching)
     finally:
-        if process.returncode is None:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-    return taken
+        watching.close()
+        os.close(output)
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path) -> Iterator[Moment]:
-    pid, said, calls, entering = process.pid, b"", 0, True
-    last: Mapping[str, bytes] | None = None
-    assert process.stdout is not None
-    _, status = os.waitpid(pid, _WALL)
-    assert os.WIFSTOPPED(status), "it did not get as far as to be traced"
+def _watch(pid: int, output: int, folder: Path) -> Generator[Moment, None, None]:
+    said, calls, entering, status = b"", 0, True, None
+    last: tuple[Mapping[str, bytes], bytes] | None = None
     try:
-        _ptrace(_SET_OPTIONS, pid, _SYS_GOOD | _EXIT_KILL)
-    except OSError as error:
-        pytest.skip(f"ptrace is not allowed here: {error}")
-    deliver = 0
-    while True:
-        _ptrace(_SYSCALL, pid, deliver)
         _, status = os.waitpid(pid, _WALL)
-        over = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+        assert os.WIFSTOPPED(status), "it did not get as far as to be traced"
+        try:
+            _ptrace(_SET_OPTIONS, pid, _SYS_GOOD | _EXIT_KILL)
+        except OSError as error:
+            pytest.skip(f"ptrace is not allowed here: {error}")
         deliver = 0
-        if not over and os.WSTOPSIG(status) != _AT_CALL:
-            deliver = os.WSTOPSIG(status)
-            continue
-        calls += entering
-        if entering or over:
-            said += process.stdout.read() or b""
-            files = _read(folder)
-            if files != last or over:
-                last = files
-                yield Moment(calls, files, said)
-        entering = not entering
-        if over:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            assert process.returncode == 0, "the program itself failed"
-            return
+        while True:
+            _ptrace(_SYSCALL, pid, deliver)
+            _, status = os.waitpid(pid, _WALL)
+            over = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+            deliver = 0
+            if not over and os.WSTOPSIG(status) != _AT_CALL:
+                deliver = os.WSTOPSIG(status)
+                continue
+            calls += entering
+            if entering or over:
+                said += _read_what_is_there(output)
+                files = _read(folder)
+                if (files, said) != last or over:
+                    last = files, said
+                    yield Moment(calls, files, said)
+            entering = not entering
+            if over:
+                assert os.waitstatus_to_exitcode(status) == 0, "the program itself failed"
+                return
+    finally:
+        if status is None or os.WIFSTOPPED(status):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, _WALL)
+
+
+def _read_what_is_there(output: int) -> bytes:
+    with suppress(BlockingIOError):
+        return os.read(output, 1 << 16)
+    return b""
 
 
 def _read(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """But for what SQLite shares in memory, of which the first who opens a database keeps nothing."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if not name.endswith("-shm"):
+                path = f"{place}/{name}"
+                with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - read a thousand times
+                    found[path[len(str(folder)) + 1 :]] = file.read()
+    return found

@@ -17,7 +17,6 @@ DATA, OTHER = some(10_000), some(9_000, 2)
 COMMON = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, TESTS)
 from artifact_books import Books
 from artifact_kit import some
 
@@ -25,9 +24,11 @@ def say(word):
     os.write(1, word.encode() + b"\\n")
 
 data, other = some(10_000), some(9_000, 2)
+"""
+BEGIN_BOOKS = """
 books = Books(Path(sys.argv[1]), keep=1, late=LATE)
 books.acquire()
-""".replace("TESTS", repr(str(Path(__file__).parent.parent)))
+"""
 
 CHUNKS = """
 upload = books.begin(data, "step_1").upload
@@ -62,14 +63,14 @@ say(books.begin(data, "step_1").upload)
 """
 
 
-def after(script: str, tmp_path: Path, *, late: bool = False) -> list[tuple[Moment, Path]]:
+def after(script: str, root: Path, *, late: bool = False) -> list[tuple[Moment, Path]]:
     """Each moment, and a folder that holds what was left then."""
-    state = tmp_path / "state"
+    state = root / "state"
     state.mkdir(mode=0o700)
-    found = moments(COMMON.replace("LATE", str(late)) + script, state)
+    found = moments(COMMON, BEGIN_BOOKS.replace("LATE", str(late)) + script, state)
     assert len(found) > 3, "it was seen at work"
     print(f"{found[-1].call} system calls, {len(found)} states of the files")
-    return [(moment, moment.write(tmp_path / f"moment-{number}")) for number, moment in enumerate(found)]
+    return [(moment, moment.write(root / f"moment-{number}")) for number, moment in enumerate(found)]
 
 
 def is_whole(books: Books, folder: Path) -> None:
@@ -89,8 +90,8 @@ def kept(moment: Moment, folder: Path) -> int:
     return len(part)
 
 
-def test_chunks(tmp_path: Path) -> None:
-    sizes, found = set(), after(CHUNKS, tmp_path)
+def test_chunks(root: Path) -> None:
+    sizes, found = set(), after(CHUNKS, root)
     for moment, folder in found:
         size = kept(moment, folder)
         if size not in sizes:
@@ -106,8 +107,8 @@ def test_chunks(tmp_path: Path) -> None:
         kept(replace(found[0][0], said=b"at 5000"), found[0][1])
 
 
-def test_a_begin(tmp_path: Path) -> None:
-    for moment, folder in after(BEGIN, tmp_path):
+def test_a_begin(root: Path) -> None:
+    for moment, folder in after(BEGIN, root):
         with closing((books := Books(folder)).db):
             books.acquire()
             begun = books.begin(DATA, "step_1")
@@ -116,10 +117,10 @@ def test_a_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_finish_and_what_gives_way_to_it(tmp_path: Path, late: bool) -> None:
+def test_a_finish_and_what_gives_way_to_it(root: Path, late: bool) -> None:
     """Asked to finish again, or begun again, in turns."""
     found = set()
-    for number, (moment, folder) in enumerate(after(FINISH, tmp_path, late=late)):
+    for number, (moment, folder) in enumerate(after(FINISH, root, late=late)):
         with closing((books := Books(folder, keep=1, late=late)).db):
             is_whole(books, folder)
             names = [row.name for row in books.rows()]
@@ -137,9 +138,9 @@ def test_a_finish_and_what_gives_way_to_it(tmp_path: Path, late: bool) -> None:
     assert found == {"step_1", "step_2"}
 
 
-def test_a_damaged_one_is_mended(tmp_path: Path) -> None:
+def test_a_damaged_one_is_mended(root: Path) -> None:
     found = set()
-    for moment, folder in after(DAMAGED, tmp_path):
+    for moment, folder in after(DAMAGED, root):
         with closing((books := Books(folder)).db):
             is_whole(books, folder)
             (row,) = books.rows()

@@ -19,7 +19,6 @@ from relaytui.commander.store.restore import finish
 COMMON = """
 import asyncio, os, sys
 from pathlib import Path
-sys.path.insert(0, TESTS)
 from commander_kit import FakeClock
 from relaytui.commander.services.board import Board
 from relaytui.commander.services.leases import Ask, Leases
@@ -30,7 +29,7 @@ from relaytui.commander.store.writer import Writer
 from relaytui.wire.reports import Ended, Published, Started
 from relaytui.wire.status import Outcome
 
-state, clock = Path(sys.argv[1]), FakeClock()
+clock = FakeClock()
 
 class Books:
     '''The services of leases and reports on a writer without its thread.'''
@@ -63,7 +62,8 @@ def say(word):
     os.write(1, word.encode() + b"\\n")
 
 published = [Published(1.0, f"step_{n:08d}", n, 10, 2, "ab" * 32) for n in (1, 2)]
-""".replace("TESTS", repr(str(Path(__file__).parent.parent)))
+"""
+BEGIN = "state = Path(sys.argv[1])\n"
 
 ACQUIRE = """
 books = Books()
@@ -133,19 +133,19 @@ say(f"restored {restored.epoch_floor}")
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Path:
-    folder = tmp_path / "state"
+def state(root: Path) -> Path:
+    folder = root / "state"
     folder.mkdir(mode=0o700)
     return folder
 
 
-def killed(script: str, state: Path, tmp_path: Path) -> Iterator[tuple[Moment, Path]]:
+def killed(script: str, state: Path) -> Iterator[tuple[Moment, Path]]:
     """Each moment, and a folder that holds what was left then."""
-    found = moments(COMMON + script, state)
+    found = moments(COMMON, BEGIN + script, state)
     assert len(found) > 3, "it was seen at work"
     print(f"{found[-1].call} system calls, {len(found)} states of the files")
     for number, moment in enumerate(found):
-        yield moment, moment.write(tmp_path / f"moment-{number}")
+        yield moment, moment.write(state.with_name(f"moment-{number}"))
 
 
 def recovered(folder: Path) -> sqlite3.Connection:
@@ -168,10 +168,10 @@ def seen(db: sqlite3.Connection) -> tuple[int, list[object], list[object], int]:
     return epoch, leases, attempts, grants
 
 
-def granted(script: str, state: Path, tmp_path: Path, old: int) -> set[int]:
+def granted(script: str, state: Path, old: int) -> set[int]:
     """Which epochs were found; `old` is the one before the traced grant."""
     found = set()
-    for moment, folder in killed(script, state, tmp_path):
+    for moment, folder in killed(script, state):
         with closing(recovered(folder)) as db:
             epoch, leases, attempts, grants = seen(db)
         assert epoch in (old, old + 1)
@@ -183,27 +183,27 @@ def granted(script: str, state: Path, tmp_path: Path, old: int) -> set[int]:
     return found
 
 
-def test_acquire(state: Path, tmp_path: Path) -> None:
-    assert granted(ACQUIRE, state, tmp_path, 1) == {1, 2}
+def test_acquire(state: Path) -> None:
+    assert granted(ACQUIRE, state, 1) == {1, 2}
 
 
-def test_an_acknowledgement_before_the_commit_would_be_caught(state: Path, tmp_path: Path) -> None:
+def test_an_acknowledgement_before_the_commit_would_be_caught(state: Path) -> None:
     said, done = "TRACED\nsay('granted 2')\n", "books.acquire('two', 'q0')\n"
     with pytest.raises(AssertionError, match="told is gone"):
-        granted(ACQUIRE.partition("TRACED")[0] + said + done, state, tmp_path, 1)
+        granted(ACQUIRE.partition("TRACED")[0] + said + done, state, 1)
 
 
-def test_the_first_start_and_the_first_grant(state: Path, tmp_path: Path) -> None:
-    assert granted(OPEN_AND_CLOSE, state, tmp_path, 0) == {0, 1}
+def test_the_first_start_and_the_first_grant(state: Path) -> None:
+    assert granted(OPEN_AND_CLOSE, state, 0) == {0, 1}
 
 
-def test_the_log_is_carried_over_into_the_database(state: Path, tmp_path: Path) -> None:
-    assert granted(CHECKPOINT, state, tmp_path, 30) == {30, 31}
+def test_the_log_is_carried_over_into_the_database(state: Path) -> None:
+    assert granted(CHECKPOINT, state, 30) == {30, 31}
 
 
-def test_an_acknowledged_report(state: Path, tmp_path: Path) -> None:
+def test_an_acknowledged_report(state: Path) -> None:
     found = set()
-    for moment, folder in killed(REPORT, state, tmp_path):
+    for moment, folder in killed(REPORT, state):
         with closing(recovered(folder)) as db:
             (status,) = rows(db, "SELECT status FROM runs")[0]
             (lease,) = rows(db, "SELECT state FROM leases")[0]
@@ -231,13 +231,13 @@ def later():
 '''
 
 
-def test_a_migration(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration(state: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Either version opens what is left, until the new one is there; then the new one does."""
-    (tmp_path / "later.py").write_text(LATER)
-    script = MIGRATION.replace("from later", f"sys.path.insert(0, {str(tmp_path)!r})\nfrom later")
+    (root / "later.py").write_text(LATER)
+    script = MIGRATION.replace("from later", f"sys.path.insert(0, {str(root)!r})\nfrom later")
     present = len(RELAY.migrations())
     found = set()
-    for moment, folder in killed(script, state, tmp_path):
+    for moment, folder in killed(script, state):
         with closing(sqlite3.connect(folder / RELAY.file)) as db:
             (version,) = rows(db, "PRAGMA user_version")[0]
         assert version == present + 1 or not moment.said
@@ -257,23 +257,23 @@ def test_a_migration(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found == {present, present + 1}
 
 
-def test_a_backup(state: Path, tmp_path: Path) -> None:
+def test_a_backup(state: Path, root: Path) -> None:
     found = set()
-    for moment, folder in killed(BACKUP, state, tmp_path):
+    for moment, folder in killed(BACKUP, state):
         with closing(recovered(folder)) as db:
             assert seen(db) == (1, [1], [1], 1), "what it is made of is as it was"
         made = backups(folder)
         for number, path in enumerate(made):
-            copy_whole(path, tmp_path / f"copy-{moment.call}-{number}.db")  # verified to the last row
+            copy_whole(path, root / f"copy-{moment.call}-{number}.db")  # verified to the last row
         assert made or not moment.said
         found.add(len(made))
     assert found == {0, 1}
 
 
-def test_a_restore(state: Path, tmp_path: Path) -> None:
+def test_a_restore(state: Path) -> None:
     """Old or new, and never neither; what it replaced is kept."""
     found = set()
-    for moment, folder in killed(RESTORE, state, tmp_path):
+    for moment, folder in killed(RESTORE, state):
         finish(folder)  # as every start does
         with closing(recovered(folder)) as db:
             (floor,) = rows(db, "SELECT coalesce(max(value), '') FROM meta WHERE key = 'epoch_floor'")[0]

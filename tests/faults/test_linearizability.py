@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,8 @@ from relaytui.commander.services import leases
 from relaytui.commander.store import runs
 
 L = 60.0
-MEMORY = Path("/dev/shm")
 LOOKED = 20_000
 """States of one run's history: a right one of 2 500 calls takes as many as it has calls, or a few more."""
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be: what a disk makes wait for is not looked at here."""
-    if not MEMORY.is_dir():
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder)
 
 
 def test_a_hundred_thousand_calls_can_each_have_happened_at_one_moment(root: Path) -> None:
