@@ -131,9 +131,10 @@ class Sweeping:
             keeper.trainer = trainer  # type: ignore[assignment]
 
             def wait(wake: int, at_most: float) -> None:
-                before, self.now = self.now - 1_000, self.now + at_most
+                before, self.now = self.now, self.now + at_most
                 for second, order in says.items():
-                    if before <= second < self.now - 1_000:
+                    if before < 1_000 + second <= self.now:
+                        self.now = 1_000.0 + second  # an order wakes it
                         keeper.obey(order)
 
             monkeypatch.setattr(keeper, "_wait", wait)

@@ -72,6 +72,8 @@ TRIES = 100
 TAKES = 16
 """Questions for what was printed that wait for a slow volume: the answer to a later one is that to those before it."""
 LEFTOVER_GRACE = 3.0  # seconds for what a trainer leaves behind: to end by itself, and between SIGTERM and SIGKILL
+LOOKS = 0.5
+"""Seconds between two looks at what may end by itself: each reads /proc whole, and a child's end is heard at once."""
 
 
 class Guardian:
@@ -347,8 +349,9 @@ class Guardian:
                 continue
             empty = 0
             now = time.monotonic()
-            if may_end and self.kill_at is None and now < max(ends_by, self.leave_until):
-                self._wait(wake, 0.1)
+            until = max(ends_by, self.leave_until)
+            if may_end and self.kill_at is None and now < until:
+                self._wait(wake, min(LOOKS, until - now))  # the end of a child wakes us
                 continue
             may_end = False  # who was told to end does
             kill_at = kill_at or now + min(self.grace, LEFTOVER_GRACE)
