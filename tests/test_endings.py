@@ -285,6 +285,30 @@ def test_who_completed_the_run_before_has_nothing_left_to_do_where_it_did() -> N
 
 
 @pytest.mark.parametrize(
+    ("progress", "newest", "before", "completed", "outcome"),
+    [
+        (seen(start=100), None, 120, -1, "failed"),
+        (seen(start=100), 100, 120, -1, "failed"),  # it saved what it had begun with once more
+        (seen(start=100), 100, 100, -1, "completed"),
+        (seen(start=100), None, 120, 100, "completed"),  # this command had come to its end from there
+        (seen(start=100), 110, 120, -1, "completed"),  # in words that nobody here knows
+        (seen("step 101 loss 1", start=100), None, 120, -1, "completed"),
+        (seen(start=0), None, 120, -1, "completed"),
+    ],
+)
+def test_a_resume_that_makes_no_step_is_no_end_where_an_attempt_before_it_had_come_further(
+    progress: Progress, newest: int | None, before: int, completed: int, outcome: str
+) -> None:
+    """It was completed, the steps after its checkpoint lost for good."""
+    verdict = judge(Ended(0, Stop(), progress, newest, "", before=before, completed=completed))
+    assert verdict.outcome == outcome
+    if outcome == "failed":
+        assert verdict.ending == "zero_steps"
+        assert "without a step after step 100, where it resumed, and the run had come to step 120" in verdict.message
+        assert "TARGET_STEPS" in verdict.message
+
+
+@pytest.mark.parametrize(
     ("progress", "newest", "left", "trained_on", "ending"),
     [
         (seen("step 3/9 loss 1"), None, 1, True, "background"),

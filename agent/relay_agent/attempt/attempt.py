@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 from relay_agent.attempt.around import Around
 from relay_agent.attempt.assembly import progress_of, publisher_of
 from relay_agent.attempt.background import Background
-from relay_agent.attempt.beginning import Beginning
+from relay_agent.attempt.beginning import Beginning, Past
 from relay_agent.attempt.holding import Holding
 from relay_agent.attempt.last_word import last_word
 from relay_agent.attempt.once_more import is_due, make_way
@@ -242,16 +243,16 @@ class Attempt:
             handed = await taking.prepare(resume)
         except Cancelled:
             return Verdict.before_start(self._stop, step)
-        return Ready(trainer, follower, publisher, resume, handed)
+        return Ready(trainer, follower, publisher, resume, handed, beginning.past)
 
     async def _train(self, ready: Ready) -> Verdict:
-        trainer, follower, publisher, resume, handed = ready
+        trainer, follower, publisher, resume, handed, past = ready
         await self._heed_claims()  # after all that took time: the lease may have run out meanwhile
         if self._stop.asked.is_set():
             return Verdict.before_start(self._stop, resume.step if resume else 0)
         await self._start(trainer, resume, handed)
         code = await self._running.until_gone(trainer, follower, publisher, resume.name if resume else None)
-        return await self._judge(code, trainer, follower, publisher)
+        return await self._judge(code, trainer, follower, publisher, past)
 
     async def _rejoin(self, rejoining: Rejoining) -> Verdict:
         """The trainer of an agent that is gone: still running, or what became of it."""
@@ -285,7 +286,10 @@ class Attempt:
                 rejoining.act = Act.FINISH
         return verdict
 
-    async def _judge(self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher) -> Verdict:
+    async def _judge(
+        self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher,
+        past: Callable[[], Awaitable[Past]] | None = None,
+    ) -> Verdict:  # fmt: skip
         self.tenure.note_cut_off(stopped=code != 0)
         unpublished, last = publisher.unpublished(follower.progress.step), follower.last_line
         lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
@@ -295,7 +299,11 @@ class Attempt:
             completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
             left=trainer.cut, trained_on=trainer.trained_on, unheard=trainer.unheard,
         )  # fmt: skip
-        return judge(ended)
+        if past is not None and code == 0 and ended.made_nothing:  # else nobody asks
+            before = await past()
+            self._retries.came_to(before.step)
+            ended.progress.total = ended.progress.total or before.total
+        return judge(replace(ended, before=self._retries.reached))
 
     async def _start(self, trainer: Supervised, resume: Resume | None, handed: Handed) -> None:
         step, name = (resume.step, resume.name) if resume else (0, None)

@@ -7,9 +7,10 @@ import errno
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relay_agent.attempt.assembly import MARKS, progress_of
 from relay_agent.attempt.telling import Teller
@@ -28,7 +29,7 @@ from relay_agent.outcome.stop import Stop
 from relay_agent.output.recorded import Recorded
 from relay_agent.process import say
 from relay_agent.volume.spoilt_claims import set_aside
-from relay_agent.volume.volume import RunFolder
+from relay_agent.volume.volume import RunFolder, claimed_epochs, read_claim
 from relaytui.wire.clock import Clock
 from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import CheckpointRef
@@ -37,6 +38,17 @@ from relaytui.wire.text import clean, counted
 if TYPE_CHECKING:
     from relay_agent.attempt.forking import Forking
     from relay_agent.attempt.restoring import Restoring
+
+
+class Past(NamedTuple):
+    """The furthest `step` of a run, and the `total` that its command told last; what is not known is none."""
+
+    step: int = 0
+    total: int | None = None
+
+
+LOGS = 8
+"""Of as many attempts before this one, the newest, the logs are asked how far they had come."""
 
 
 class Beginning:
@@ -251,6 +263,22 @@ class Beginning:
             self._folder, dead, root, kinds_of(self._settings), restarts=self._settings.counter_restarts,
             last_step=self._recorded.last_step, check=self._stop.unless_asked,
         )  # fmt: skip
+
+    async def past(self) -> Past:
+        """How far the attempts before this one had come, as the newest logs tell."""
+        with suppress(OSError, Cancelled):
+            return await asyncio.to_thread(self._past)
+        return Past()
+
+    def _past(self) -> Past:
+        now, past = read_claim(self._folder, self._tenure.lease.epoch), Past()
+        for epoch in reversed(claimed_epochs(self._folder)[-LOGS - 1 :]):
+            claim = read_claim(self._folder, epoch)
+            if now is None or claim is None or epoch >= now.epoch:
+                continue
+            total = self._recorded.total(epoch) if claim.config_hash == now.config_hash else None
+            past = Past(max(past.step, self._recorded.last_step(epoch)), total if past.total is None else past.total)
+        return past
 
     @functools.cached_property
     def _recorded(self) -> Recorded:

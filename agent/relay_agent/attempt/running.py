@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from relay_agent.attempt.around import Around
 from relay_agent.attempt.background import Background
+from relay_agent.attempt.beginning import Past
 from relay_agent.attempt.gently import Gently
 from relay_agent.checkpoints.handing import Handed
 from relay_agent.checkpoints.listing import Listing
@@ -32,13 +34,14 @@ LEFT_EVERY = 0.5
 
 
 class Ready(NamedTuple):
-    """A trainer that is about to start."""
+    """A trainer that is about to start. `past`: how far attempts before it had come."""
 
     trainer: Supervised
     follower: Follower
     publisher: Publisher
     resume: Resume | None
     handed: Handed
+    past: Callable[[], Awaitable[Past]]
 
 
 class Running:

@@ -56,7 +56,7 @@ class Failure(Struct, frozen=True):
 
 class Tries(Struct, frozen=True):
     """`best`: the furthest step printed, `saved`: the furthest published, `completed`: what the run was completed with
-    last; -1: none."""
+    last; `reached`: the furthest of the run, whatever the command; -1: none."""
 
     digest: str = ""  # of the trainer's command: another one has a budget of its own
     epoch: Epoch = 0
@@ -64,6 +64,7 @@ class Tries(Struct, frozen=True):
     saved: _Step = -1
     since: tuple[Failure, ...] = ()
     completed: _Step = -1
+    reached: _Step = -1
 
 
 class Policy(NamedTuple):
@@ -136,7 +137,7 @@ def after(tries: Tries, failure: Failure | None, printed: int | None, published:
     since = () if best > tries.best or saved > tries.saved else tries.since
     if failure is not None:
         since = (*since, failure)[-REMEMBERED:]
-    return changed(tries, best=best, saved=saved, since=since)
+    return changed(tries, best=best, saved=saved, since=since, reached=max(best, saved, tries.reached))
 
 
 class Retries:
@@ -161,6 +162,7 @@ class Retries:
         self._tries = Tries(digest)
         self._next = Choice()
         self._last = ""
+        self._came_to = -1
         self.trying = False
         """This attempt is a retry of this agent's."""
 
@@ -177,7 +179,11 @@ class Retries:
     @property
     def reached(self) -> int:
         """The furthest step of the run that is known."""
-        return max(0, self._tries.best, self._tries.saved)
+        return max(0, self._came_to, _furthest(self._tries))
+
+    def came_to(self, step: int) -> None:
+        """An attempt before this one had, as something else than what was tried tells."""
+        self._came_to = max(self._came_to, step)
 
     async def load(self) -> None:
         """What was tried so far, by whoever knows the latest of it."""
@@ -187,7 +193,7 @@ class Retries:
                 async with asyncio.timeout(VOLUME_ANSWERS):
                     found.append(await asyncio.to_thread(_read, place))
         mine = [tries for tries in found if tries.digest == self._tries.digest]
-        self._tries = max(mine, key=lambda tries: tries.epoch)
+        self._tries = changed(max(mine, key=lambda tries: tries.epoch), reached=max(map(_furthest, found)))
 
     async def hold_off(self, stop: Stop, tell: Teller) -> bool:
         """The pause before a retry, said aloud; False where somebody wants no trainer any more."""
@@ -212,7 +218,8 @@ class Retries:
         failed = verdict.outcome in (Outcome.FAILED, Outcome.CRASHED)
         failure = Failure(epoch, verdict.ending, verdict.step, self._clock.wall()) if failed else None
         before = self._tries
-        tries = changed(after(before, failure, verdict.printed, verdict.published), epoch=epoch)
+        tries = after(before, failure, verdict.printed, verdict.published)
+        tries = changed(tries, epoch=epoch, reached=max(tries.reached, self._came_to))
         choice = Choice()
         self._last = clean(verdict.message, 300)
         if failed:
@@ -240,6 +247,10 @@ class Retries:
         """On the volume only while nobody has claimed the run after us. Blocking."""
         if place.parent != self._run.root or highest_claim(self._run) <= tries.epoch:
             replace_file(self._disk, place, encode(tries) + b"\n")
+
+
+def _furthest(tries: Tries) -> int:
+    return max(tries.best, tries.saved, tries.reached)
 
 
 def _with(verdict: Verdict, choice: Choice) -> Verdict:

@@ -70,6 +70,8 @@ class Ended:
     completed: int = -1
     """The step of the checkpoint that it completed the run with before; where it resumes from that and ends well
     without a step, there was nothing left to do."""
+    before: int = 0
+    """The furthest step that an attempt before it is known to have made."""
     signalled: bool = True
     """A code above 128 is of a signal that ended it; else it chose that code itself."""
     left: int = 0
@@ -96,6 +98,16 @@ class Ended:
     def idle(self) -> bool:
         """It resumed, and made no step."""
         return self.reached is None and self.newest is None and self.progress.start > 0
+
+    @property
+    def made_nothing(self) -> bool:
+        """It resumed, and neither printed a step nor saved one beyond."""
+        return self.reached is None and 0 < self.progress.start >= (self.newest or 0)
+
+    @property
+    def fell_short(self) -> bool:
+        """So it did, and there was something to do."""
+        return self.made_nothing and self.before > self.progress.start != self.completed
 
     def lost(self, then: Next = Next.UNKNOWN) -> str:
         """In words, its steps that are in no checkpoint; nothing where they are kept for the next attempt."""
@@ -207,12 +219,16 @@ def _ended_well(ended: Ended) -> Verdict:
     message, ending = f"reached step {step}" + (f" of {total}" if total else ""), "completed"
     if ended.idle:
         ending = "zero_steps"
+    nothing = f"exited 0 without a step after step {step}, where it resumed"
+    if ended.fell_short and total is None:
+        words = f"{nothing}, and the run had come to step {ended.before}: it ran nothing. {_IF_DONE}"
+        return ended.verdict(Outcome.FAILED, int(Exit.FAILED), words, "zero_steps")
     if ended.idle and total is None:
-        message = f"exited 0 without a step after step {step}, where it resumed"
+        message = nothing
         if ended.completed == progress.start:
             message = f"{message} and the run was completed before"
         elif ended.prints:
-            words = f"{message}: it ran nothing. If there was nothing left to do, TARGET_STEPS says so"
+            words = f"{message}: it ran nothing. {_IF_DONE}"
             return ended.verdict(Outcome.FAILED, int(Exit.FAILED), words, ending)
     elif ended.reached is None and ended.newest is None and total is None:
         message, ending = f"exited 0 without a step seen, and no checkpoint came of it: {_UNSEEN}", "no_step"
@@ -309,6 +325,7 @@ diverged or hangs is wrong with it, and of one that was lost its new holder has 
 _NEXT = {Why.CANCEL: Next.OVER, Why.LOST: Next.ANOTHERS, Why.AGAIN: Next.UNKNOWN}
 _SPOILT = ("diverged", "spoilt")
 """Of what was trained since the loss went bad nothing is wanted, and their words say where the run goes on."""
+_IF_DONE = "If there was nothing left to do, TARGET_STEPS says so"
 _UNSEEN = "it trained in words that Relay does not know, or did nothing"
 _KILLED = ("killed", "oom_killed")
 """They are the words of SIGKILL; a process of it may have had that, and it another end."""

@@ -67,6 +67,11 @@ class Recorded:
         follower, _ = self._of(epoch)
         return follower.progress.step
 
+    def total(self, epoch: int) -> int | None:
+        """The last step that was to be made, as it told. Blocking."""
+        follower, _ = self._of(epoch)
+        return follower.progress.total
+
     def _of(self, epoch: int) -> tuple[Follower, bool]:
         if epoch not in self._read:
             self._read = {epoch: self._heard(epoch)}
