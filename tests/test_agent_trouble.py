@@ -252,6 +252,15 @@ def test_a_command_that_goes_into_the_background_is_no_run_that_is_completed(rig
     assert "a command that trains in the background (`&`, nohup, a daemon) has to wait for it" in attempt["message"]
 
 
+def test_what_only_prints_late_what_the_trainer_had_said_has_not_trained_on(rig: Rig) -> None:
+    """`tail -f` of its log, that a launch script leaves: the run failed, told to wait for what it had waited for."""
+    late = "sleep 1; echo step 5 loss 1; exec sleep 60"
+    agent = rig.agent(f"echo step 4 loss 1; sh -c '{late}' & exit 0")
+    assert agent.wait() == 0, agent.says()
+    run = rig.run()
+    assert (run["status"], run["step"]) == ("completed", 5)
+
+
 def test_a_hub_wish_is_recorded_and_nothing_is_synced(rig: Rig) -> None:
     assert rig.agent(mock("--steps", 2, "--step-seconds", 0.01), HF_REPO="me/model").wait() == 0
     (wish,) = [event for event in rig.events() if event["event"] == "hub.wish"]

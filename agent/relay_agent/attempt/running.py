@@ -31,6 +31,8 @@ from relay_agent.watchdog.watched import Watched
 
 LEFT_EVERY = 0.5
 """Seconds between two looks at whether what a trainer left behind is still of use."""
+LATE = 1.6
+"""Seconds after its exit in which what it had said may come yet: `tail -f` of a log looks once a second."""
 
 
 class Ready(NamedTuple):
@@ -100,10 +102,7 @@ class Running:
         watching.cancel()
         self._orders.trainer_is_gone()
         self._departure.ended(code)
-        heard, made = follower.heard, follower.progress.step  # its guardian has handed on all that it printed
-        leftovers = await self._until_nothing_is_left(code, trainer, publisher)
-        follower.finish()
-        trainer.trained_on = trainer.cut > 0 and follower.heard > heard and follower.progress.step > made
+        leftovers = await self._until_nothing_is_left(code, trainer, follower, publisher)
         await beside.last()
         reached = max(follower.progress.step, publisher.newest_step or 0)
         self._orders.all_is_heard(completed=code == 0 and follower.progress.complete(reached))
@@ -120,21 +119,30 @@ class Running:
             )
         return code
 
-    async def _until_nothing_is_left(self, code: int, trainer: Supervised, publisher: Publisher) -> int:
+    async def _until_nothing_is_left(
+        self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher
+    ) -> int:
         """How many processes that it left behind had to be stopped, or failed.
 
         One that saves still is not told from one that never did: between two files it has none open. So an unmarked
         save is not believed beside a process that was cut; but while one lives it is as beside a trainer, whole once it
         has kept still, and it has the time for that.
         """
-        until = self._clock.boot() + 2 * FIRST * self._settings.settle_seconds
+        now = self._clock.boot()
+        until, late = now + 2 * FIRST * self._settings.settle_seconds, now + LATE
+        heard, made = follower.heard, follower.progress.step
         while code == 0 and not trainer.stopped and not self._stop.asked.is_set():
             if publisher.undecided and self._clock.boot() < until:
                 trainer.leave()
             done, _ = await asyncio.wait({trainer.gone}, timeout=LEFT_EVERY)
+            if self._clock.boot() < late:
+                heard, made = follower.heard, follower.progress.step
             if done:
                 break
-        return await trainer.gone
+        leftovers = await trainer.gone  # its guardian has handed on all that it printed
+        follower.finish()
+        trainer.trained_on = trainer.cut > 0 and follower.heard > heard and follower.progress.step > made
+        return leftovers
 
     def _stop_trainer(self, trainer: Supervised, publisher: Publisher, at_once: bool) -> None:
         if at_once:
