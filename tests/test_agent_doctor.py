@@ -75,6 +75,21 @@ def test_each_thing_that_is_wrong_is_named(commander: Rig, tmp_path: Path) -> No
     assert "127.0.0.1:9" in check["why"]
 
 
+def test_it_says_where_checkpoints_are_looked_for(commander: Rig, tmp_path: Path) -> None:
+    def line(**variables: str) -> str:
+        return next(line for line in doctor(commander, **variables).stdout.splitlines() if "  checkpoints " in line)
+
+    (tmp_path / "train.py").touch()
+    command = f"cd {tmp_path} && exec python3 train.py"
+    own = f"{commander.volume}/runs/relay-run/out/e<epoch>"
+    assert line(TRAIN_CMD=f'{command} "$@"').startswith(f"ok    checkpoints — looked for in $RELAY_OUTPUT_DIR ({own})")
+    assert line(CHECKPOINT_DIR="x", TRAIN_CMD=command).startswith(
+        f"ok    checkpoints — looked for in CHECKPOINT_DIR ({own}/x)"
+    )
+    assert line(TRAIN_CMD=command).startswith("WARN  checkpoints — TRAIN_CMD names none of ")
+    assert "$RELAY_CKPT_STAGING_ROOT alone" in line(CHECKPOINTS="none", TRAIN_CMD="true")
+
+
 def test_without_an_address_it_goes_on_with_what_it_can_look_at(commander: Rig, tmp_path: Path) -> None:
     done = doctor(commander, "--json", COMMANDER_URL="", RELAY_L1_ROOT=str(tmp_path / "nowhere"))
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}

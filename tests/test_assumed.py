@@ -11,7 +11,7 @@ import programs
 import pytest
 from agent_rig import AGENT
 
-from relay_agent.assumed import example_trainer, remarks
+from relay_agent.assumed import example_trainer, remarks, saves_unseen
 from relay_agent.config import load
 from relay_agent.trainer.command import find_launch, trainer_environment
 from relay_agent.volume.volume import RunFolder
@@ -98,6 +98,62 @@ def test_the_pod_of_the_readme_is_one_of_which_nothing_is_said() -> None:
     assert settings.train_cmd, "its trainer is a plain one"
     assert not settings.slime_sft_cmd
     assert list(remarks(settings, environ)) == []
+    for told in ('"$RELAY_OUTPUT_DIR"', '"$@"'):  # else it would save where nobody looks, and begin anew
+        assert told in settings.train_cmd
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("save('./out')\n")
+    (tmp_path / "asks.py").write_text("import os\nsave(os.environ['RELAY_OUTPUT_DIR'])\n")
+    (tmp_path / "train.sh").write_text("python3 train.py\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("scripts")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exec python3 train.py",
+        "python3 -u train.py --lr 1 2>&1 | tee train.log",
+        "set -e; export A=1\nA=2 torchrun --nproc-per-node 2 train.py --out ./out; echo done",
+        "cd . && python3 train.py > log 2>&1",
+    ],
+)
+def test_a_plain_command_that_is_not_told_where_to_save_is_said(command: str) -> None:
+    settings = load({**SET, "TRAIN_CMD": command})
+    remark = saves_unseen(settings, find_launch(settings))
+    assert remark is not None
+    named = "TRAIN_CMD names none of $RELAY_CKPT_STAGING_ROOT, $RELAY_OUTPUT_DIR and $RELAY_RESUME_FROM"
+    assert remark.why.startswith(f"{named}, nor does train.py: ")
+    assert '--output_dir "$RELAY_OUTPUT_DIR" "$@"' in remark.todo
+    assert "CHECKPOINT_DIR" in remark.todo
+    elsewhere = load({**SET, "TRAIN_CMD": command, "CHECKPOINT_DIR": "/ckpt"})
+    assert saves_unseen(elsewhere, find_launch(elsewhere)) is None
+
+
+@pytest.mark.usefixtures("scripts")
+@pytest.mark.parametrize(
+    "command",
+    [
+        'python3 train.py --out "$RELAY_OUTPUT_DIR"',
+        'python3 train.py "$@"',
+        "python3 train.py ${@:1}",
+        "python3 asks.py",
+        "python3 train.py && python3 asks.py",
+        "python3 nosuch.py",
+        "bash train.sh",
+        "./prepare; python3 train.py",
+        "python3 -m trainer",
+        "python3 $SCRIPT",
+        "python3 train.py 'no end",
+        "true",
+        "",
+    ],
+)
+def test_of_one_that_may_know_it_nothing_is_said(command: str) -> None:
+    settings = load({**SET, "TRAIN_CMD": command})
+    assert saves_unseen(settings, find_launch(settings)) is None
 
 
 def test_an_agent_says_it_before_all_else(tmp_path: Path) -> None:

@@ -81,6 +81,23 @@ def test_what_a_completed_run_says_of_its_last_steps(newest: int | None, start: 
     assert (verdict.outcome, verdict.message) == (Outcome.COMPLETED, f"reached step 240 of 240{words}")
 
 
+@pytest.mark.parametrize(
+    ("code", "newest", "start", "says"),
+    [(0, None, 0, True), (0, 240, 0, False), (0, None, 230, False), (1, None, 0, False)],
+)
+def test_where_none_was_found_the_end_says_where_was_looked(
+    code: int, newest: int | None, start: int, says: bool
+) -> None:
+    ended = Ended(code, Stop(), seen("step 239/240", "step 240/240", start=start), newest, looked="$A and $B")
+    assert judge(ended).message.endswith("; Relay looks for checkpoints in $A and $B alone") is says
+
+
+def test_a_run_that_saves_where_nobody_looks_says_so_at_its_end(rig: Rig) -> None:
+    code, words = ends(rig, "echo step 1/25 loss 1; echo step 25/25 loss 1")
+    looked = "Relay looks for checkpoints in $RELAY_CKPT_STAGING_ROOT and $RELAY_OUTPUT_DIR alone"
+    assert (code, words) == (0, f"reached step 25 of 25; steps 1-25 are in no checkpoint; {looked}")
+
+
 def test_a_drain_whose_save_is_torn_says_that_it_is_not_there_and_from_where_it_goes_on(rig: Rig) -> None:
     """Its code is the trainer's own."""
     code, words = ends(rig, SAVED + f"trap 'save 25; exit 0' TERM; echo step 25/240 loss 1; {WAITS}", "drain")

@@ -10,6 +10,7 @@ from test_taking import Told
 from writers import hf_trainer
 from writers.kit import run as write
 
+from relay_agent.checkpoints.looked import CURE
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.unfound import NOTHING_FOR
@@ -43,10 +44,18 @@ async def test_it_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = await rig.trains(2 * NOTHING_FOR)
     words = (
         "5 minutes after its first step no checkpoint was found: Relay looks in $RELAY_CKPT_STAGING_ROOT "
-        f"({rig.run.staging(1)}) and in CHECKPOINT_DIR ({rig.run.output(1)}); docs/trainers.md says for what"
+        f"({rig.run.staging(1)}) and in $RELAY_OUTPUT_DIR ({rig.run.output(1)}); if it saves elsewhere, {CURE}"
     )
     assert said == [words]
     assert capsys.readouterr().err.count(words) == 1
+    assert '--output_dir "$RELAY_OUTPUT_DIR" "$@"' in words, "a pod has no docs"
+
+
+async def test_a_folder_that_somebody_named_is_called_as_it_was(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, CHECKPOINT_DIR="saves")
+    await rig.taking.prepare(None)
+    (said,) = await rig.trains(NOTHING_FOR + 2)
+    assert f" and in CHECKPOINT_DIR ({rig.run.output(1) / 'saves'}); " in said
 
 
 async def test_not_of_one_that_makes_no_steps(tmp_path: Path) -> None:

@@ -3,18 +3,25 @@ doctor` and by an agent before all else. None of it is an error."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from relay_agent.checkpoints.looked import CURE, names
 from relay_agent.config import KEYS, Settings
 from relay_agent.trainer.command import Launch, find_launch
+from relay_agent.trainer.foreseen import plain_scripts
 from relaytui.wire.errors import RelayError, sentences
 from relaytui.wire.variables import COMMANDERS, PREFIX, THERE, TRAINERS, sentence, slips
 
 _EXAMPLE = b"char_lm.py"
 """What Relay's own launchers start."""
+_TOLD = re.compile(r"RELAY_(?:OUTPUT_DIR|CKPT_STAGING_ROOT|RESUME_|RUN_ROOT|LAUNCHERS)|\$[@*]|\$\{[@*]")
+"""In a command that hands on where to save, or what to go on from."""
+_ASKS = b"RELAY_"
+"""In a script that looks for that itself."""
 
 
 class Remark(NamedTuple):
@@ -56,10 +63,31 @@ def example_trainer(launch: Launch) -> Remark | None:
     return None
 
 
+def saves_unseen(settings: Settings, launch: Launch) -> Remark | None:
+    """A plain `python3 train.py` that is not told where to save, and does not ask: nothing of it would be taken."""
+    command = launch.argv[-1]
+    if launch.argv[:2] != ("bash", "-c") or settings.checkpoint_dir != Path() or _TOLD.search(command):
+        return None
+    scripts = plain_scripts(command)
+    try:
+        if not scripts or any(not path.is_file() or _ASKS in path.read_bytes() for path in scripts):
+            return None  # one that is not there is said by who looks for it
+    except OSError:
+        return None
+    named, script = ", ".join(names(settings)), scripts[-1].name
+    return Remark(
+        f"{launch.name} names none of {named} and $RELAY_RESUME_FROM, nor does {script}: unless it finds them otherwise"
+        ", nothing that it saves is taken, and each attempt begins anew",
+        CURE,
+    )
+
+
 def first_lines(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
     """What an agent says of them."""
     for remark in remarks(settings, environ):
         yield sentences(*remark)
     with suppress(RelayError):  # no launcher: said where it is to be started
-        if example := example_trainer(find_launch(settings)):
-            yield sentences(*example)
+        launch = find_launch(settings)
+        for each in (example_trainer(launch), saves_unseen(settings, launch)):
+            if each is not None:
+                yield sentences(*each)

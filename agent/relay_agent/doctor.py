@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay_agent import assumed, contradictions
+from relay_agent.checkpoints.looked import places
 from relay_agent.checkpoints.place import refuse_place
 from relay_agent.config import Settings, load, secrets_of
 from relay_agent.lease.lease import STOP_PART
@@ -89,7 +90,7 @@ async def examine(config: Path | None = None) -> list[Check]:
         *_together(settings),
         _launcher(settings),
         *_words(settings),
-        *_place(settings),
+        _place(settings),
     ]
     checks += [*_volume(settings), _state(settings)]
     checks += [_preemption(settings), _stacks()]
@@ -157,11 +158,16 @@ def _words(settings: Settings) -> Iterator[Check]:
         yield _warn("resume", why, 'write "$@" instead of $RELAY_RESUME_ARGS')
 
 
-def _place(settings: Settings) -> Iterator[Check]:
+def _place(settings: Settings) -> Check:
+    """Where checkpoints are looked for, and whether the command plainly does not know."""
+    unseen = None
     try:
         refuse_place(settings)
+        with suppress(RelayError):  # said of the launcher
+            unseen = assumed.saves_unseen(settings, find_launch(settings))
     except RelayError as error:
-        yield _fail("checkpoints", error)
+        return _fail("checkpoints", error)
+    return _warn("checkpoints", *unseen) if unseen else _ok("checkpoints", places(settings))
 
 
 def _here() -> str:

@@ -26,6 +26,7 @@ from relay_agent.attempt.telling import Teller
 from relay_agent.attempt.tenure import Tenure
 from relay_agent.checkpoints.disk import is_full
 from relay_agent.checkpoints.handing import Handed
+from relay_agent.checkpoints.looked import names
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.resume import Resume, floor, is_fork
 from relay_agent.checkpoints.taking import Taking
@@ -298,6 +299,7 @@ class Attempt:
             publisher.torn, publisher.asked_for, lines=lines, oom=trainer.oom, prints=self._retries.prints,
             completed=self._retries.completed, signalled=trainer.signalled, ignored=self._resumed.ignored,
             left=trainer.cut, trained_on=trainer.trained_on, unheard=trainer.unheard,
+            looked=" and ".join(names(self._settings)),
         )  # fmt: skip
         if past is not None and code == 0 and ended.made_nothing:  # else nobody asks
             before = await past()

@@ -15,6 +15,7 @@ from relay_agent.checkpoints.disk import FULL
 from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.line import survey
+from relay_agent.checkpoints.looked import own_name
 from relay_agent.checkpoints.output_watch import Doubt, OutputWatch, Ready
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.resume import Resume
@@ -74,7 +75,7 @@ class Taking:
             self.root, folder.staging(epoch), settings.settle_seconds, clock,
             kinds=kinds_of(settings), step_now=step_now, late_step=self._newest, atomic=folder.atomic,
         )  # fmt: skip
-        self._unfound = Unfound(clock, step_now, folder.staging(epoch), self.root, recorder)
+        self._unfound = Unfound(clock, step_now, folder.staging(epoch), self.root, own_name(settings), recorder)
         self._looks = kinds_of(settings) != ()
         self._known: set[str] = set()  # kinds that were found
         self._told: set[tuple[str, str]] = set()

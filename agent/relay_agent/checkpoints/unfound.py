@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from relay_agent.checkpoints.looked import CURE, STAGING
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.process import say
 from relaytui.wire.clock import Clock
@@ -15,13 +16,17 @@ NOTHING_FOR = 300.0
 
 
 class Unfound:
-    """Of one attempt. `step_now`: the step that its trainer told last; `staging`, `own`: where is looked."""
+    """Of one attempt. `step_now`: the step that its trainer told last; `staging`, `own`: where is looked, `called`:
+    what `own` is called."""
 
-    def __init__(self, clock: Clock, step_now: Callable[[], int], staging: Path, own: Path, recorder: Recorder) -> None:
+    def __init__(
+        self, clock: Clock, step_now: Callable[[], int], staging: Path, own: Path, called: str, recorder: Recorder
+    ) -> None:
         self._clock = clock
         self._step_now = step_now
         self._staging = staging
         self._own = own
+        self._called = called
         self._recorder = recorder
         self._start: int | None = None
         self._since: float | None = None  # its first step
@@ -38,8 +43,8 @@ class Unfound:
             self._since = now if step > self._start else None
         elif now - self._since >= NOTHING_FOR:
             self._over = True
-            where = f"$RELAY_CKPT_STAGING_ROOT ({self._staging}) and in CHECKPOINT_DIR ({self._own})"
+            where = f"{STAGING} ({self._staging}) and in {self._called} ({self._own})"
             words = f"{NOTHING_FOR / 60:g} minutes after its first step no checkpoint was found: Relay looks in {where}"
-            words = clean(sayable(f"{words}; docs/trainers.md says for what"), 800)
+            words = clean(sayable(f"{words}; if it saves elsewhere, {CURE}"), 1000)
             self._recorder.event("checkpoint.none", words)
             say(words)

@@ -84,6 +84,8 @@ class Ended:
 
     unheard: str = ""
     """That its guardian ended otherwise than by its own word, in words."""
+    looked: str = ""
+    """Where checkpoints are looked for, in words."""
 
     @property
     def step(self) -> int:
@@ -108,6 +110,12 @@ class Ended:
     def fell_short(self) -> bool:
         """So it did, and there was something to do."""
         return self.made_nothing and self.before > self.progress.start != self.completed
+
+    @property
+    def found_none(self) -> bool:
+        """It trained from the beginning to its own end, and nothing that it saved was found."""
+        ended_well = self.code == 0 and not self.stop.lost and not self.unpublished
+        return ended_well and bool(self.reached) and self.newest is None and self.progress.start == 0
 
     def lost(self, then: Next = Next.UNKNOWN) -> str:
         """In words, its steps that are in no checkpoint; nothing where they are kept for the next attempt."""
@@ -146,6 +154,8 @@ def judge(ended: Ended) -> Verdict:
         verdict = _ended_well(ended)
     if ended.unheard not in verdict.message:
         verdict = replace(verdict, message=f"{verdict.message}; {ended.unheard}")
+    if ended.looked and ended.found_none:
+        verdict = replace(verdict, message=f"{verdict.message}; Relay looks for checkpoints in {ended.looked} alone")
     return replace(verdict, finished=finished)
 
 

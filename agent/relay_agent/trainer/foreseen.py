@@ -56,8 +56,7 @@ def missing(command: str) -> Missing | None:
     errexit = False
     parts = list(_simple(command))
     for at, (words, then) in enumerate(parts):
-        # A number before a redirection is the descriptor that it is of.
-        rest = words[: -1 if words and words[-1].isdigit() and _REDIRECTION.fullmatch(then) else None]
+        rest = _own(words, then)
         replaces = False  # the shell
         while rest and (rest[0] == "exec" or _ASSIGNMENT.match(rest[0])):
             replaces = replaces or rest[0] == "exec"
@@ -82,6 +81,32 @@ def missing(command: str) -> Missing | None:
         if then not in ("&&", ";"):
             return None
     return None
+
+
+def plain_scripts(command: str) -> list[Path]:
+    """The Python scripts that it runs, where it plainly runs nothing else; none where that is not plain."""
+    folder, found, before = _here(), list[Path](), ""
+    for words, then in _simple(command):
+        rest = _own(words, then)
+        rest = rest[1:] if _REDIRECTION.fullmatch(before) else rest  # the file that is written to or read
+        while rest and (rest[0] == "exec" or _ASSIGNMENT.match(rest[0])):
+            rest = rest[1:]
+        script = _script(rest) if rest else None
+        if then == _UNREADABLE or folder is None:
+            return []
+        if script is not None and script.endswith(".py"):
+            found.append(folder / script)
+        elif rest[:1] == ["cd"] and len(rest) == 2 and _PATH.fullmatch(rest[1]):
+            folder /= rest[1]
+        elif rest and rest[0] not in (*_BEFORE, "echo", "tee"):
+            return []
+        before = then
+    return found
+
+
+def _own(words: list[str], then: str) -> list[str]:
+    """Without the number before a redirection, the descriptor that it is of."""
+    return words[: -1 if words and words[-1].isdigit() and _REDIRECTION.fullmatch(then) else None]
 
 
 def _says_where(word: str) -> bool:
