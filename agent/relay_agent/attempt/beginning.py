@@ -221,6 +221,7 @@ class Beginning:
             marks=MARKS[self._settings.complete_marker],
             rescue=self._rescue,
             well=self._recorded.well,
+            over=self._recorded.over,
             retention=self._settings.retention,
             check=self._stop.unless_asked,
         )
@@ -261,7 +262,7 @@ class Beginning:
         root = checkpoint_dir(self._settings, self._folder, dead)
         return rescue(
             self._folder, dead, root, kinds_of(self._settings), restarts=self._settings.counter_restarts,
-            last_step=self._recorded.last_step, check=self._stop.unless_asked,
+            last_step=self._recorded.last_step, over=self._recorded.over, check=self._stop.unless_asked,
         )  # fmt: skip
 
     async def past(self) -> Past:

@@ -24,7 +24,7 @@ from relay_agent.checkpoints.publish import Fenced, Published, publish
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.remarks import Remarks
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
-from relay_agent.checkpoints.staging import Staged, StagingWatch, saved_at
+from relay_agent.checkpoints.staging import EARLY, Staged, StagingWatch, saved_at
 from relay_agent.checkpoints.taking import Taking
 from relay_agent.checkpoints.tree import Cancelled, Check, Torn, Unreadable, Unsettled, never
 from relay_agent.checkpoints.unused import Unused
@@ -55,7 +55,6 @@ _WRITTEN = "somebody wrote to it still"
 _BEHIND = "another of its step waits"
 _LEFT = "a process that it left behind may have been saving still, and failed or had to be stopped"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
-_EARLY = "before its last step, maybe in the middle of a save"
 
 
 def _step(name: str) -> int:
@@ -209,7 +208,7 @@ class Publisher:
         begun = self._begun.at_stop
         if leftovers or (begun is None and stopped):
             begun = ANY
-        self._watch.why_cut = _LEFT if leftovers else _STOPPED if begun is not None else _EARLY
+        self._watch.why_cut = _LEFT if leftovers else _STOPPED if begun is not None else EARLY
         self._watch.may_be_cut = lambda name: name in (begun or ()) or not over(_step(name))
         if self._taking:
             self._taking.doubt_exit(lambda step: begun is not None or not over(step))

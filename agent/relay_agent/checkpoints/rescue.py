@@ -35,14 +35,17 @@ def rescue(
     restarts: bool = False,
     ended: Callable[[RunFolder, int], int] = recorded_end,
     last_step: Callable[[int], int] = lambda epoch: 0,
+    over: Callable[[int, int], bool] = lambda epoch, step: True,
     check: Check = never,
 ) -> list[Told]:
-    """For the holder of a later epoch, after its claim: of the attempt `dead` that saved into `root`. `restarts`: as
-    salvage has it. `last_step`: that an attempt printed, for what tells none. Blocking. Cancelled by `check`."""
+    """For the holder of a later epoch, after its claim: of the attempt `dead` that saved into `root`. `restarts` and
+    `over`: as salvage has them. `last_step`: that an attempt printed, for what tells none. Blocking. Cancelled by
+    `check`."""
     watch = OutputWatch(
         root, run.staging(dead), math.inf, SystemClock(), kinds=kinds, late_step=lambda: last_step(dead),
         atomic=run.atomic,
     )  # fmt: skip
+    watch.may_be_cut = lambda step: not over(dead, step)
     line = survey(run).line
     tip = Tip.of(line[0] if line else None, run.atomic)
     told: list[Told] = []

@@ -31,7 +31,7 @@ from relay_agent.checkpoints.prune import prune
 from relay_agent.checkpoints.publish import Differs, Published, publish
 from relay_agent.checkpoints.retention import NEWEST_ONLY, Retention
 from relay_agent.checkpoints.shared import OWN
-from relay_agent.checkpoints.staging import OURS, STEP, Staged, StagingWatch, TornStaged
+from relay_agent.checkpoints.staging import EARLY, OURS, STEP, Staged, StagingWatch, TornStaged, step_of
 from relay_agent.checkpoints.strays import holds_data
 from relay_agent.checkpoints.tip import Tip
 from relay_agent.checkpoints.tree import Check, Torn, Unreadable, Unsettled, never, walk
@@ -68,7 +68,8 @@ class Salvage:
     volume be full. `accept`: False where the run begins anew, so that nothing belongs to its line. `restarts`: its
     trainer counts its steps anew after a resume. `rescue`: brings what lies in the own folder of the last one's trainer
     into its staging folder. `well`: whether the loss of an epoch's attempt was well at a step, for all that the volume
-    tells; None where that is nothing.
+    tells; None where that is nothing. `over`: whether an epoch's attempt can have been at its end where
+    it has saved a step.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class Salvage:
         ended: Callable[[RunFolder, int], int] = recorded_end,
         rescue: Callable[[int], list[Told]] = lambda dead: [],
         well: Callable[[int, int], bool | None] = lambda epoch, step: None,
+        over: Callable[[int, int], bool] = lambda epoch, step: True,
         retention: Retention = NEWEST_ONLY,
         check: Check = never,
         disk: Disk = SYSTEM,
     ) -> None:
         self._rescue = rescue
         self._well = well
+        self._over = over
         self._retention = retention
         self._run = run
         self._epoch = epoch
@@ -186,6 +189,7 @@ class Salvage:
                 return
             watch = StagingWatch(self._run.staging(dead), math.inf, SystemClock(), marks)
             watch.demanded = self._marks is True
+            watch.may_be_cut, watch.why_cut = self._cut_short(dead), EARLY
             try:
                 whole = watch.scan(0.0, self._ended(self._run, dead))
             except OSError as error:
@@ -193,6 +197,9 @@ class Salvage:
                 self.told.append(Told("checkpoint.unseen", words, ""))
                 continue
             yield _Left(dead, self._run.staging(dead), whole, watch.torn())
+
+    def _cut_short(self, dead: int) -> Callable[[str], bool]:
+        return lambda name: not self._over(dead, step_of(name))
 
     def _publish(self, saved_by: int, staged: Staged, tip: Tip, again: bool) -> Tip:
         """The newest one afterwards: this, or `tip` where it has to be done without. `again`: only where it is that."""

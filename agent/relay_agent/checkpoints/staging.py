@@ -47,6 +47,7 @@ FIRST = 12
 """Times the settle time that the first checkpoint of a run is given: the mark may be still to come."""
 DEMANDED = "which COMPLETE_MARKER=always wants"
 NO_DATA = "it holds no data"
+EARLY = "before its last step, maybe in the middle of a save"
 SHARE = 20
 """A look that took a second is the last one at the same for this many."""
 UNKNOWN_END = 256
@@ -157,11 +158,11 @@ class StagingWatch:
             self._whole.discard(name)
         if self._exited is None:
             self._exited = trainer_exited
-        whole = sorted(self._whole, key=lambda name: (looks[name].saved_at, _step(name), name))
+        whole = sorted(self._whole, key=lambda name: (looks[name].saved_at, step_of(name), name))
         return [self._staged(name, looks[name]) for name in whole]
 
     def _staged(self, name: str, look: _Look) -> Staged:
-        step, path = _step(name), self._root / name
+        step, path = step_of(name), self._root / name
         if look.taken:
             taken = look.taken
             return Staged(step, path, look.saved_at, adapter=taken.adapter, heard=taken.heard, linked=taken.linked)
@@ -299,7 +300,8 @@ class StagingWatch:
         ]
 
 
-def _step(name: str) -> int:
+def step_of(name: str) -> int:
+    """Of a name that STEP matches."""
     match = STEP.match(name)
     assert match is not None
     return int(match[1])

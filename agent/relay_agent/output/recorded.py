@@ -67,6 +67,13 @@ class Recorded:
         follower, _ = self._of(epoch)
         return follower.progress.step
 
+    def over(self, epoch: int, step: int) -> bool:
+        """Whether it can have been at its end where it has saved that step. Blocking."""
+        follower, whole = self._of(epoch)
+        progress = follower.progress
+        # The last step is one below the total for who counts from 0, and only its first line tells who does.
+        return progress.complete(max(progress.step, step) + (not whole))
+
     def total(self, epoch: int) -> int | None:
         """The last step that was to be made, as it told. Blocking."""
         follower, _ = self._of(epoch)
