@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import programs
 import pytest
+from hub_pull_kit import shelve
 from hub_sync_kit import REPO, RUN, Calls, Killed, new_run, put, send_job
 
 from relay_agent.hub import card, layout
@@ -302,7 +303,7 @@ async def test_killed_anywhere_a_tag_that_lacks_files_is_mended_by_the_next(
     hub: TestHub, where: Where, run: RunFolder, call: Calls, place: str
 ) -> None:
     put(run, 1, 500)
-    await call(send_job(where, run, "step_00000500", files=["weights.bin"]))
+    shelve(hub, run, "step_00000500", drop=["checkpoint/shard/0.bin"], complete=False)
     with pytest.raises(Killed):
         await call(send_job(where, run, "step_00000500"), fault=place)
     sent = await call(send_job(where, run, "step_00000500"))
@@ -315,6 +316,9 @@ async def test_only_the_newest_stay_and_the_others_space_is_free(
 ) -> None:
     for step in (100, 200, 300, 400):
         put(run, 1, step)
+    for step in (100, 200):
+        shelve(hub, run, f"step_{step:08d}")
+    for step in (300, 400):
         await call(send_job(where, run, f"step_{step:08d}"))
     hub.someone_commits(REPO, "theirs.bin", b"x" * 5000)
     before = hub.stored_bytes(REPO)
@@ -330,7 +334,7 @@ async def test_only_the_newest_stay_and_the_others_space_is_free(
 async def test_a_trim_that_was_killed_is_finished(hub: TestHub, where: Where, run: RunFolder, call: Calls) -> None:
     for step in (100, 200, 300):
         put(run, 1, step)
-        await call(send_job(where, run, f"step_{step:08d}"))
+        shelve(hub, run, f"step_{step:08d}")
     with pytest.raises(Killed):
         await call(Trim(where, RUN, 1, 1), Trimmed, fault="untagged")
     assert (await call(Trim(where, RUN, 1, 1), Trimmed)).freed > 0

@@ -36,7 +36,7 @@ async def test_nothing_is_freed_while_nobody_knows_what_a_name_holds(
 ) -> None:
     for step in (100, 200, 300):
         put(run, 1, step)
-        await call(send_job(where, run, f"step_{step:08d}"))
+        shelve(hub, run, f"step_{step:08d}")
     stored, commit = hub.stored_bytes(REPO), hub.repo(REPO).tags[kept]
     lost = Fault.says("tree", 404, f"Invalid rev id: {commit}", code="RevisionNotFound", match=commit, times=2)
     hub.fault(lost)
@@ -55,7 +55,7 @@ async def test_what_the_list_of_names_does_not_show_yet_is_needed_all_the_same(
 ) -> None:
     for step in (100, 200, 300):
         put(run, 1, step)
-        await call(send_job(where, run, f"step_{step:08d}"))
+        shelve(hub, run, f"step_{step:08d}")
     tags = hub.repo(REPO).tags
     hidden: dict[str, str] = {}
 

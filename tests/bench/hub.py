@@ -146,18 +146,23 @@ def whole(serving: RemoteHub) -> None:
 
 @contextmanager
 def peak_of_children() -> Iterator[Callable[[], int]]:
-    """Bytes resident in what this process started in the meantime, at most, as far as looks every 50 ms tell."""
+    """Bytes resident in what this process started in the meantime, at most, as far as looks every 50 ms tell; who there
+    is besides is looked up now and then, which takes a while where much else runs."""
     before, ended = {child.pid for child in psutil.Process().children()}, threading.Event()
     most = [0]
 
     def look() -> None:
-        while not ended.wait(0.05):
-            for child in psutil.Process().children(recursive=True):
-                if child.pid not in before:
-                    try:
-                        most[0] = max(most[0], child.memory_info().rss)
-                    except psutil.Error:
-                        continue  # it has just ended
+        known: list[psutil.Process] = []
+        for looks in itertools.count():
+            if ended.wait(0.05):
+                return
+            if looks % 5 == 0:
+                known = [each for each in psutil.Process().children(recursive=True) if each.pid not in before]
+            for child in known:
+                try:
+                    most[0] = max(most[0], child.memory_info().rss)
+                except psutil.Error:
+                    continue  # it has just ended
 
     watching = threading.Thread(target=look)
     watching.start()
