@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
@@ -106,6 +107,20 @@ async def test_an_answer_may_hold_files_that_are_older_than_what_was_saved_befor
     answer = stage(rig.run, 1, 81).path
     os.utime(answer / "shard" / "0.bin", ns=(last, last))
     assert await settles(rig, publisher) == 2
+
+
+async def test_nor_does_a_small_copy_that_keeps_its_times_make_it_older(rig: Rig) -> None:
+    """A log of the trainer's own, written to since its last save: a drain let it train on to the end of its grace."""
+    publisher = rig.publisher(marks=True)
+    log = rig.run.output(1) / "metrics.csv"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("1,0.5")
+    wait_for_the_clock(rig.run)
+    await publisher.asked_to_save()
+    answer = stage(rig.run, 1, 80, marker=False).path
+    shutil.copy2(log, answer)
+    (answer / "COMPLETE").touch()
+    assert await settles(rig, publisher) == 1
 
 
 async def test_each_order_begins_anew(rig: Rig) -> None:

@@ -2,7 +2,7 @@
 
 One that was begun before may become whole only then. Taken for the answer it would have the trainer stopped in the
 middle of the real one. It shows by its name, or another that it had; by its inode, which a new name leaves as it is;
-and by a file of it that is older than the order.
+and by what of it is older than the order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+COPIED = 0.1
+"""Of a save's bytes, what may be older than the order: a trainer's own log, say, copied with its times."""
 _GOES_ON = re.compile(r"\.|.*(?:tmp|partial|incomplete)", re.DOTALL)
 """Names of saves that go on."""
 
@@ -54,9 +56,14 @@ class Answers:
         own, staged = self._own, self._staged
         return own is not None and staged is not None and not (_has(own.names, name) or _has(staged.names, name))
 
-    def is_older(self, inode: int, times: Iterable[int]) -> bool:
-        """Whether what is staged was begun before it by other signs. `times`: of the files that it wrote."""
-        return any(at < self._at for at in times) or (self._staged is not None and inode in self._staged.inodes)
+    def is_older(self, inode: int, files: Iterable[tuple[int, int]], since: int) -> bool:
+        """Whether what is staged was begun before it by other signs. `files`: when each was written to, and its bytes;
+        `since`: what is older than that it did not write."""
+        early = whole = 0
+        for at, size in files:
+            whole += size
+            early += size if since < at < self._at else 0
+        return early > COPIED * whole or (self._staged is not None and inode in self._staged.inodes)
 
     def taken(self, path: str, inode: int, name: str) -> None:
         """From the trainer's own folder into the staging folder, as `name`. `inode`: of what lies at `path`."""

@@ -95,9 +95,9 @@ class Begun:
 
     def _began_before(self, staged: Path, last: int) -> bool:
         with suppress(OSError, Torn), folder(staged) as fd:
-            times = [found.mtime_ns for found in walk(fd, ignore=OURS).files]
+            files = [(found.mtime_ns, found.size) for found in walk(fd, ignore=OURS).files]
             since = max(last, claimed_at(self._folder, self._epoch))
-            return self.answers.is_older(os.fstat(fd).st_ino, [at for at in times if at > since])
+            return self.answers.is_older(os.fstat(fd).st_ino, files, since)
         return False
 
     def settling(self) -> list[Settling]:
