@@ -34,6 +34,20 @@ def test_a_failure_says_what_happened(rig: Rig, flags: tuple[object, ...], code:
     assert rig.told()["status"] == "FAILED"
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("exec pyhton3 train.py", "there is no pyhton3 on the PATH"), ("python3 nosuch.py", "there is no nosuch.py in ")],
+)
+def test_a_command_that_cannot_start_for_certain_costs_no_lease(rig: Rig, command: str, words: str) -> None:
+    """One slip of a key made the run fail for every pod."""
+    agent = rig.agent(command)
+    assert agent.wait() == 2
+    agent.heard(f"SLIME_SFT_CMD cannot train: {words}")
+    assert "put it there before the agent starts" in agent.says()
+    assert rig.run()["attempts"] == [], "no epoch was spent, and nobody has to requeue it"
+    assert rig.agent(f"{command} || true").wait() != 2, "what may train all the same is started"
+
+
 def test_a_trainer_that_hangs_on_sigterm_is_killed_after_the_grace(rig: Rig) -> None:
     command = mock("--steps", 500, "--step-seconds", 0.02, "--save-every", 5, "--ignore-sigterm")
     agent = rig.agent(command, RELAY_STOP_GRACE="1")

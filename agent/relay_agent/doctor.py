@@ -25,7 +25,7 @@ from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.said import describe
 from relay_agent.secret_words import learn, of, scrub
 from relay_agent.trainer.command import exec_trouble, find_launch, pod_environment, refuse_too_large
-from relay_agent.trainer.foreseen import missing
+from relay_agent.trainer.foreseen import TODO, missing
 from relay_agent.volume.volume import probe
 from relay_agent.watchdog import spying
 from relaytui.wire.codec import encode
@@ -142,10 +142,10 @@ def _launcher(settings: Settings) -> Check:
     if settings.train_cmd and launch.name != "TRAIN_CMD":
         untried += f"; TRAIN_CMD is ignored, as {launch.name} comes before it"
     if gone := missing(launch.argv[-1]):
-        why, todo = f"{untried}, and {gone.words}", "name it as it is there, or put it there before the agent starts"
+        why = f"{untried}, and {gone.words}"
         if gone.certain:
-            return _fail("launcher", RelayError("command_not_startable", why, todo, exit_code=Exit.USAGE))
-        return _warn("launcher", why, todo)
+            return _fail("launcher", RelayError("command_not_startable", why, TODO, exit_code=Exit.USAGE))
+        return _warn("launcher", why, TODO)
     return _ok("launcher", untried)
 
 

@@ -32,6 +32,7 @@ from relay_agent.preempt.departure import Departure
 from relay_agent.process import limit_threads, reap_orphans, say, tell_time
 from relay_agent.spool.spool import Spool
 from relay_agent.trainer.command import Launch, find_launch
+from relay_agent.trainer.foreseen import refuse_missing
 from relay_agent.volume.volume import RunFolder, find_run, open_again, open_run
 from relaytui.wire.clock import Clock, SystemClock
 from relaytui.wire.errors import Exit, RelayError
@@ -80,6 +81,8 @@ class Runner:
         kept = self._pod.root / "runs" / settings.run_id
         self._retries = Retries(Policy.of(settings), folder, kept, launch.digest, self._clock, self._rng)
         found = await asyncio.to_thread(look, self._pod, settings.run_id) if first else None
+        if found is None:  # what runs already needs no start
+            await asyncio.to_thread(refuse_missing, launch)
         if full is not None:
             if found is None:
                 raise full

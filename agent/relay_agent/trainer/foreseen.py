@@ -11,8 +11,10 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
-from relay_agent.trainer.command import pod_environment
+from relay_agent.trainer.command import Launch, pod_environment
+from relaytui.wire.errors import Exit, RelayError
 
+TODO = "name it as it is there, or put it there before the agent starts"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=")
 _PLAIN = re.compile(r"[\w+][\w.+-]{0,200}", re.ASCII)
 _PATH = re.compile(r"[\w./+@,=:-]{1,1000}")
@@ -81,6 +83,15 @@ def missing(command: str) -> Missing | None:
         if then not in ("&&", ";"):
             return None
     return None
+
+
+def refuse_missing(launch: Launch) -> None:
+    """RelayError (exit 2) for a command that cannot train for certain: a lease of it would be lost, and the run
+    failed."""
+    gone = missing(launch.argv[2]) if launch.argv[:2] == ("bash", "-c") else None
+    if gone is not None and gone.certain:
+        words = f"{launch.name} cannot train: {gone.words}"
+        raise RelayError("command_not_startable", words, TODO, exit_code=Exit.USAGE)
 
 
 def plain_scripts(command: str) -> list[Path]:
