@@ -64,10 +64,21 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel: Path) -> None:
 def test_installed_in_an_empty_environment_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "env"
     venv.create(environment)
-    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "--disable-pip-version-check"]
-    install = [*pip, "install", "--quiet", "--no-compile", "--no-index", "--no-deps", wheel]
-    subprocess.run(install, check=True, capture_output=True, timeout=300)
     (packages,) = environment.glob("lib/python*/site-packages")
+    pip = packages / "pip"  # not told of another Python, it starts once
+    pip.symlink_to(Path(str(metadata.distribution("pip").locate_file("pip"))))
+    install = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--no-index",
+        "--no-deps",
+    ]
+    subprocess.run([environment / "bin" / "python", *install, wheel], check=True, capture_output=True, timeout=300)
+    pip.unlink()
     (installed,) = metadata.distributions(name="relay-tui", path=[str(packages)])
     for name, path in needed(installed).items():
         (packages / name).symlink_to(path)
