@@ -175,8 +175,9 @@ def check_rows(db: sqlite3.Connection, path: Path, name: str) -> None:
 
 
 def _check_values(value: object, row: tuple[Any, ...]) -> None:
-    if any(isinstance(number, float) and not math.isfinite(number) for number in row):
-        raise ValueError("a number that is none")
+    for number in row:  # a start reads every event: `any` of a generator took half of its time
+        if type(number) is float and not math.isfinite(number):
+            raise ValueError("a number that is none")
     run_id = getattr(value, "run_id", None)
     if run_id is not None and not is_id(run_id):
         raise ValueError("a run id that is none")
