@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import orjson
 
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
+from relaytui.commander.store.opening import open_databases
 from relaytui.wire.clock import SystemClock
 from relaytui.wire.proof import Role, derived_token
 
@@ -288,13 +291,24 @@ class Kit:
             await self.commander.core.leases.sweep()
 
 
+@cache
+def empty_databases() -> dict[str, bytes]:
+    """As a first start makes them: going through all migrations takes longer than the rest of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened = open_databases(Path(folder))
+        opened.relay.close()
+        opened.telemetry.close()
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
 @asynccontextmanager
 async def running(state: Path, clock: Any = None, **settings: Any) -> AsyncIterator[Kit]:
     """A commander on `state`, stopped at the end."""
     if not state.exists():
         # One key for all tests: stretching it into proof keys is slow on purpose, and is remembered in the process.
         state.mkdir(mode=0o700, parents=True)
-        (state / "key").write_bytes(b"k" * 32)
+        for name, content in ({"key": b"k" * 32} | empty_databases()).items():
+            (state / name).write_bytes(content)
     commander = Commander(CommanderSettings(**({"state": state, "port": 0} | settings)), clock=clock or SystemClock())
     await commander.start()
     try:
