@@ -91,10 +91,15 @@ def is_full(error: BaseException | None) -> bool:
     return error is not None and (getattr(error, "errno", None) in FULL or is_full(error.__cause__))
 
 
+def open_folder(name: str | Path, *, dir_fd: int | None = None) -> int:
+    """As `folder`, for whoever closes it."""
+    return os.open(name, _FOLDER, dir_fd=dir_fd)
+
+
 @contextmanager
 def folder(name: str | Path, *, dir_fd: int | None = None) -> Iterator[int]:
     """A descriptor of a real folder; OSError where it is a link or no folder."""
-    fd = os.open(name, _FOLDER, dir_fd=dir_fd)
+    fd = open_folder(name, dir_fd=dir_fd)
     try:
         yield fd
     finally:
@@ -113,7 +118,7 @@ def open_file(root: int, path: str) -> int:
     at = os.dup(root)
     try:
         for part in parents:
-            below = os.open(part, _FOLDER, dir_fd=at)
+            below = open_folder(part, dir_fd=at)
             os.close(at)
             at = below
         fd = os.open(name, _FILE, dir_fd=at)

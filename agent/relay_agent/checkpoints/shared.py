@@ -88,9 +88,10 @@ class Shared:
     def _is_written(self, name: str) -> bool:
         left: dict[FileEntry, int] = {}
         written = False
+        place = os.fspath(self._run.ckpt / name)
         for file, sealed_at in self._files[name].items():
             try:
-                info = os.lstat(self._run.ckpt / name / file.path)
+                info = os.lstat(f"{place}/{file.path}")
             except FileNotFoundError:  # pruned, or set aside
                 continue
             if info.st_nlink > 1:

@@ -9,7 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from relay_agent.checkpoints.disk import folder, open_file
 
@@ -101,13 +101,13 @@ def walk(root: int, ignore: Iterable[str] = (), *, links: bool = True, most: int
     beyond `most`. `links`: False where second names may come and go."""
     files: list[Found] = []
     folders: list[str] = []
-    _walk(root, "", frozenset(ignore), files, folders, most)
-    if not links:
-        files = [replace(found, links=1) for found in files]
+    _walk(root, "", frozenset(ignore), files, folders, most, links)
     return Tree(tuple(sorted(files)), tuple(folders), links)
 
 
-def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], folders: list[str], most: int) -> None:
+def _walk(
+    fd: int, prefix: str, ignore: frozenset[str], files: list[Found], folders: list[str], most: int, links: bool
+) -> None:
     if prefix.count("/") >= MAX_DEPTH:
         raise Torn(f"folders deeper than {MAX_DEPTH}")
     with os.scandir(fd) as entries:
@@ -125,9 +125,10 @@ def _walk(fd: int, prefix: str, ignore: frozenset[str], files: list[Found], fold
             if stat.S_ISDIR(info.st_mode):
                 folders.append(path)
                 with folder(entry.name, dir_fd=fd) as below:
-                    _walk(below, path + "/", frozenset(), files, folders, most)
+                    _walk(below, path + "/", frozenset(), files, folders, most, links)
             elif stat.S_ISREG(info.st_mode):
-                files.append(Found(path, info.st_size, info.st_mtime_ns, info.st_ino, info.st_nlink))
+                count = info.st_nlink if links else 1
+                files.append(Found(path, info.st_size, info.st_mtime_ns, info.st_ino, count))
             else:
                 raise Torn(f"{path!a} is {_kind(info.st_mode)}, not a file")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from relay_agent.checkpoints.adapters import (
@@ -61,6 +62,7 @@ class Seen(NamedTuple):
     candidate: Candidate
 
 
+@lru_cache(1024)
 def is_checkpoint(name: str) -> bool:
     """Whether a folder of this name belongs to some kind: no other kind's checkpoints are looked for inside."""
     return any(kind.is_mine(name) for kind in KINDS)

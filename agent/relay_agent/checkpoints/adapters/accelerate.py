@@ -41,7 +41,7 @@ class Accelerate(Adapter):
                 yield Candidate(place, None, (Part(place, name_of(place)),), join(place, RANDOM), in_place=True)
                 continue
             for name, entry in view.entries(place).items():
-                match = re.fullmatch(self.pattern, name) if entry.is_folder else None
+                match = self.named.fullmatch(name) if entry.is_folder else None
                 path = join(place, name)
                 if match and int(match["step"]) <= MAX_STEP and _is_saved(view.names(path)):
                     yield Candidate(path, int(match["step"]), (Part(path, name),), join(path, RANDOM))

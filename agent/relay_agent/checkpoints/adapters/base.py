@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from relay_agent.checkpoints.adapters.view import View
 from relay_agent.checkpoints.tree import Tree
@@ -136,17 +137,20 @@ class Adapter:
     """Whether files are written again under the same name: a hard link of such a file is no snapshot."""
     resume: Plan = Plan()
 
+    @cached_property
+    def named(self) -> re.Pattern[str]:
+        """`pattern`: each look asks for every name."""
+        return re.compile(self.pattern)
+
     def is_mine(self, name: str) -> bool:
         """Whether a folder of this name is a checkpoint of this kind, or on its way to be one."""
-        return bool(
-            (not self.is_file and re.fullmatch(self.pattern, name)) or (self.owns and re.fullmatch(self.owns, name))
-        )
+        return bool((not self.is_file and self.named.fullmatch(name)) or (self.owns and re.fullmatch(self.owns, name)))
 
     def find(self, view: View, memory: Memory) -> Iterator[Candidate]:
         """All that lie there by their names, whole or not, in any order."""
         for place in view.places(self.places):
             for name, entry in view.entries(place).items():
-                if entry.is_folder is self.is_file or not (match := re.fullmatch(self.pattern, name)):
+                if entry.is_folder is self.is_file or not (match := self.named.fullmatch(name)):
                     continue
                 path = f"{place}/{name}" if place else name
                 step = step_in(match)

@@ -6,7 +6,6 @@ or always the same one; then it loses `.metadata` shortly before the new one com
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,7 +27,7 @@ class Dcp(Adapter):
                 yield Candidate(place, None, (Part(place, name_of(place)),), join(place, METADATA), in_place=True)
                 continue
             for name, entry in view.entries(place).items():
-                match = re.fullmatch(self.pattern, name) if entry.is_folder else None
+                match = self.named.fullmatch(name) if entry.is_folder else None
                 path = join(place, name)
                 if match and int(match["step"]) <= MAX_STEP and _is_sharded(view.names(path)):
                     yield Candidate(path, int(match["step"]), (Part(path, name),), join(path, METADATA))

@@ -33,7 +33,7 @@ class Keras(Adapter):
                 if (
                     not entry.is_folder
                     and name.endswith((".keras", ".h5"))
-                    and re.fullmatch(self.pattern, name)
+                    and self.named.fullmatch(name)
                     and not (METADATA in entries and name == BACKUP)
                 ):
                     numbers = [int(match["step"]) for match in NUMBER.finditer(name)]

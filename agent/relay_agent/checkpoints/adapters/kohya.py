@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ class Kohya(Accelerate):
     def find(self, view: View, memory: Memory) -> Iterator[Candidate]:
         for place in view.places(self.places):
             for name, entry in view.entries(place).items():
-                if entry.is_folder and (match := re.fullmatch(self.pattern, name)):
+                if entry.is_folder and (match := self.named.fullmatch(name)):
                     path = join(place, name)
                     step = int(match["step"]) if match["step"] else None
                     yield Candidate(path, step, (Part(path, name),), join(path, RANDOM))

@@ -41,7 +41,7 @@ class Lightning(Adapter):
             lasts: list[Candidate] = []
             steps: set[int] = set()
             for name, entry in view.entries(place).items():
-                match = re.fullmatch(self.pattern, name) if name.endswith(".ckpt") else None
+                match = self.named.fullmatch(name) if name.endswith(".ckpt") else None
                 step = step_in(match) if match else None
                 if not match or (step or 0) > MAX_STEP:
                     continue

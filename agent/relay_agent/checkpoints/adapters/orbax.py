@@ -6,7 +6,6 @@ A manager finds the newest in its own folder, so it is put there before it start
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,7 +37,7 @@ class Orbax(Adapter):
     def find(self, view: View, memory: Memory) -> Iterator[Candidate]:
         for place in view.places(self.places):
             for name, entry in view.entries(place).items():
-                match = re.fullmatch(self.pattern, name) if entry.is_folder else None
+                match = self.named.fullmatch(name) if entry.is_folder else None
                 if match and int(match["step"]) <= MAX_STEP:
                     path = join(place, name)
                     if METADATA in view.entries(path):

@@ -7,7 +7,6 @@ It looks for both where it saves (`resume_from_checkpoint=True`), so they are pu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,7 +35,7 @@ class Torchtune(Adapter):
             steps = {
                 name: int(match["step"])
                 for name, entry in view.entries(place).items()
-                if entry.is_folder and (match := re.fullmatch(self.pattern, name)) and int(match["step"]) <= MAX_STEP
+                if entry.is_folder and (match := self.named.fullmatch(name)) and int(match["step"]) <= MAX_STEP
             }
             for name, step in steps.items():
                 path = join(place, name)

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from relay_agent.checkpoints.disk import folder, open_file, read_file
+from relay_agent.checkpoints.disk import open_file, open_folder, read_file
 from relay_agent.checkpoints.formats.once import said_once
 from relay_agent.checkpoints.tree import MAX_FILES, TooMany
 
@@ -149,8 +149,9 @@ class View:
         fd = os.dup(self.root)
         try:
             for part in filter(None, path.split("/")):
-                with folder(part, dir_fd=fd) as below:
-                    os.dup2(below, fd, inheritable=False)
+                below = open_folder(part, dir_fd=fd)
+                os.close(fd)
+                fd = below
             yield fd
         finally:
             os.close(fd)
