@@ -10,6 +10,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,16 @@ def safetensors(seed: str, names: tuple[str, ...] = ("model.weight",), each: int
 
 def torch_zip(seed: str, outline: object = None, size: int = 2048, archive: str = "archive") -> bytes:
     """What torch.save writes: a stored zip with the outline as a pickle of protocol 2, and the numbers beside it."""
+    return _torch_zip(pickle.dumps(outline or {"state": seed}, protocol=2), seed, size, archive)
+
+
+@lru_cache(1000)
+def _torch_zip(outline: bytes, seed: str, size: int, archive: str) -> bytes:
+    """Many trainers die in as many moments of one save."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as zipped:
         for name, content in (
-            ("data.pkl", pickle.dumps(outline or {"state": seed}, protocol=2)),
+            ("data.pkl", outline),
             ("byteorder", b"little"),
             ("data/0", numbers(seed, size)),
             ("version", b"3\n"),
