@@ -242,14 +242,16 @@ class Beginning:
             resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=healthy, last_healthy=well)
         for name in salvage.pruned:
             self._tell.pruned(name)
-        waits = [told.message for told in salvage.told if told.kind == "checkpoint.no_space"]
+        waits = [told for told in salvage.told if told.kind in ("checkpoint.no_space", "checkpoint.refused")]
         if waits and self._settings.on_missing_checkpoint == "ask":
+            full = waits[-1].kind == "checkpoint.no_space"
+            mend = "make room on the volume" if full else "see to it that the volume takes it"
             raise RelayError(
-                "volume_full",
-                f"run {self._settings.run_id} does not go on without what was saved last: {waits[-1]}",
-                "make room on the volume, or set ON_MISSING_CHECKPOINT to older to train that part again",
+                "volume_full" if full else "volume_refuses",
+                f"run {self._settings.run_id} does not go on without what was saved last: {waits[-1].message}",
+                f"{mend}, or set ON_MISSING_CHECKPOINT to older to train that part again",
                 exit_code=Exit.STATE,
-            ) from OSError(errno.ENOSPC, waits[-1])
+            ) from (OSError(errno.ENOSPC, waits[-1].message) if full else None)
         if resume is None and self._begins and self._forking is not None and not self._stop.asked.is_set():
             resume = await self._forking.fork()
         if resume is None and self._settings.base_model.startswith("/"):

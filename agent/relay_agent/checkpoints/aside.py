@@ -103,5 +103,7 @@ def _move(run: RunFolder, disk: Disk, path: Path, folder: Path) -> Path:
 
 
 def was_taken_away(staged: Path) -> bool:
-    """By the trainer: it is gone, and what it lay in is still there."""
-    return not os.path.lexists(staged) and staged.parent.is_dir() and not staged.parent.is_symlink()
+    """By the trainer, alone or with what it lay in: what that lies in is still there."""
+    if os.path.lexists(staged) or staged.parent.is_symlink():
+        return False
+    return staged.parent.is_dir() or (not os.path.lexists(staged.parent) and staged.parent.parent.is_dir())

@@ -21,6 +21,8 @@ _FICLONE = 0x40049409
 _PIECE = 1 << 16
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a volume that has no room: some may be made."""
+_SPOILT = (errno.EIO, errno.EREMOTEIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG)
+"""Errors of a device that lost bytes."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -84,6 +86,29 @@ class Disk:
 
 
 SYSTEM = Disk()
+
+
+class Unflushed(OSError):  # noqa: N818 - it says what happened
+    """A flush of what was saved failed: the next one may succeed without those bytes, whatever the error was."""
+
+
+def flush_saved(disk: Disk, fd: int) -> None:
+    try:
+        disk.fsync(fd)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise Unflushed(error.errno, error.strerror or str(error)) from error
+
+
+def is_spoilt(error: OSError) -> bool:
+    """Nobody can vouch for what was saved any more; whatever else the volume refuses can be tried again."""
+    return isinstance(error, Unflushed) or error.errno in _SPOILT
+
+
+def refusal(error: OSError, path: Path) -> str:
+    """Why the volume refuses what can be tried again, and where, in words. `path`: of what it refuses."""
+    return f"the volume refuses it: {error.strerror or error} ({error.filename2 or error.filename or path})"
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -19,6 +19,7 @@ class Miss(Enum):
     """Why a checkpoint is not on the volume."""
 
     NO_ROOM = "no room"  # it is whole and waits where it was saved
+    HELD = "held"  # so it does: the volume refuses it for another reason
     REFUSED = "refused"  # it is there still
     ASIDE = "aside"  # it lies in `ckpt/.bad`
 
@@ -35,7 +36,7 @@ class Missed:
         self._misses: dict[str, tuple[Miss, str, Saved]] = {}  # by name: and why, in words
         self._last: Saved = (0, 0)  # what was saved last of all that is published
         self._step = 0  # the highest of those
-        self._aside = (0, 0, "")  # where the newest of what was set aside lies: when it was saved, its step, its path
+        self._where: dict[str, str] = {}  # paths of what was set aside, by name
 
     def __len__(self) -> int:
         return len(self._misses)
@@ -52,12 +53,21 @@ class Missed:
     @property
     def only_room(self) -> bool:
         """Whether there are some, and all of them lack but room."""
-        return {miss for miss, *_ in self._misses.values()} == {Miss.NO_ROOM}
+        return self._kinds == {Miss.NO_ROOM}
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether there are some, and all of them are published once the volume takes them."""
+        return bool(self._misses) and self._kinds <= {Miss.NO_ROOM, Miss.HELD}
 
     @property
     def only_aside(self) -> bool:
         """Whether there are some, and none of them can be published any more."""
-        return {miss for miss, *_ in self._misses.values()} == {Miss.ASIDE}
+        return self._kinds == {Miss.ASIDE}
+
+    @property
+    def _kinds(self) -> set[Miss]:
+        return {miss for miss, *_ in self._misses.values()}
 
     def why(self, otherwise: str) -> str:
         """In words: each reason with the checkpoints that it is of, where there are several. That there is no room
@@ -75,7 +85,7 @@ class Missed:
 
     def add(self, saves: Mapping[str, Saved], why: str, miss: Miss = Miss.REFUSED) -> None:
         """Those that nothing saved later makes up for."""
-        self._misses |= {name: (miss, why, saved) for name, saved in saves.items() if self._is_missed(miss, saved)}
+        self._misses |= {name: (miss, why, saved) for name, saved in saves.items() if self._is_missed(saved)}
 
     def add_new(self, names: Iterable[str]) -> None:
         """When these were saved nobody knows. Of those that are known already it stays as it was."""
@@ -90,26 +100,24 @@ class Missed:
         """`where` it lies now, in the run's folder, or nothing."""
         self._misses.pop(name, None)
         self.add({name: saved}, why, Miss.ASIDE)
-        if where and name in self._misses:
-            self._aside = max(self._aside, (*saved, where))
+        self._where[name] = where
 
     def published(self, saved_at: int, step: int) -> None:
         """That makes up for what was saved before it."""
         self._last, self._step = max(self._last, (saved_at, step)), max(self._step, step)
-        self._misses = {name: of for name, of in self._misses.items() if self._is_missed(of[0], of[2])}
-        if self._aside[:2] <= self._last:
-            self._aside = (0, 0, "")
+        self._misses = {name: of for name, of in self._misses.items() if self._is_missed(of[2])}
 
-    def _is_missed(self, miss: Miss, saved: Saved) -> bool:
-        """What lies there still may be a copy that keeps the times of what it was copied from."""
-        return saved > self._last or (miss is not Miss.ASIDE and saved[1] > self._step)
+    def _is_missed(self, saved: Saved) -> bool:
+        """By its time, or by its step: a clock can have been set back, and a copy keeps the times of its origin."""
+        return saved > self._last or saved[1] > self._step
 
     def words(self, lost: str, newest: int | None, step: int) -> str:
         """Which did not come onto the volume although they should have, why, and what can be done; or nothing. `lost`:
         what is missing of the volume; `newest`: the step of the last published; `step`: where the trainer ended."""
         if count := len(self):
             words = f"{counted(count, 'checkpoint')} could not be published: {self.why(lost)}"
-            where = self._aside[-1] if self.only_aside and not lost else ""
+            last = max(self._misses, key=lambda name: self._misses[name][2])
+            where = self._where.get(last) if self.only_aside and not lost else ""
             which = "it" if count == 1 else "the newest of them"
             return f"{words}; {which} lies in {where}{IF_WHOLE}" if where else words
         if lost and newest is not None and newest < step:

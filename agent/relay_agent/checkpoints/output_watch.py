@@ -83,6 +83,7 @@ class Doubt:
     path: str
     why: str
     saved_at: int
+    step: int = 0  # 0 where it tells none
 
 
 class OutputWatch:
@@ -309,7 +310,7 @@ class OutputWatch:
             ):
                 ready.setdefault(path, found)
             elif path not in damaged:  # else that says more
-                doubts[path] = Doubt(path, why, source.saved_at)
+                doubts[path] = Doubt(path, why, source.saved_at, candidate.step or 0)
         self._since, self._late = still, False
         self.waiting = sorted({path for path, _ in still if path not in ready})
         self._refused = {key: each for key, each in self._refused.items() if key[0] in doubts or key[0] in ready}

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,7 +21,16 @@ import msgspec
 
 from relay_agent.checkpoints import unfinished
 from relay_agent.checkpoints.aside import empty_trash, set_aside, throw_away
-from relay_agent.checkpoints.disk import SYSTEM, Disk, folder, read_file, replace_file, sync_folder, write_new
+from relay_agent.checkpoints.disk import (
+    SYSTEM,
+    Disk,
+    flush_saved,
+    folder,
+    read_file,
+    replace_file,
+    sync_folder,
+    write_new,
+)
 from relay_agent.checkpoints.line import Line, survey
 from relay_agent.checkpoints.manifest import (
     MANIFEST,
@@ -93,7 +103,7 @@ def publish(
     be moved, which is everybody's.
 
     Torn: what is staged can be no checkpoint. Unsettled: not yet. Fenced: `still_mine` said no. Cancelled by
-    `check`. OSError: the volume refused; after a failed flush what is staged must not be trusted again. Each leaves the
+    `check`. OSError: the volume refused; where it `is_spoilt` what is staged must not be trusted again. Each leaves the
     line as it was.
     """
     with folder(staged.path) as root:
@@ -101,7 +111,7 @@ def publish(
         if run.atomic and not staged.linked:  # what is copied to its place has bytes of its own
             _unshare(disk, root, check)
         tree = walk(root, ignore=OURS, links=not staged.linked)
-        hashes = hash_files(root, tree.files, disk.fsync, check)
+        hashes = hash_files(root, tree.files, partial(flush_saved, disk), check)
         files = [FileEntry(found.path, found.size, hashes[found.path]) for found in tree.files]
         if not any(file.size for file in files):
             raise Torn("it holds no data")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from relay_agent.beat import to_next
 from relay_agent.checkpoints.aside import staged_aside, was_taken_away
 from relay_agent.checkpoints.begun import ANY, Begun
-from relay_agent.checkpoints.disk import FULL
+from relay_agent.checkpoints.disk import FULL, is_spoilt, refusal
 from relay_agent.checkpoints.exit_word import was_stopped
 from relay_agent.checkpoints.heard import Heard
 from relay_agent.checkpoints.line import marks_so_far, published
@@ -125,7 +125,8 @@ class Publisher:
         self._begun = Begun(folder, epoch, self._watch, taking, settle)
         self._missed = Missed()
         self._unused = Unused(folder, recorder, self._missed, self._begun.was_asked_for)
-        self._waits = False  # for room, at the end
+        self._waits = False  # for room or whatever else it needs, at the end
+        self._said: set[str] = set()  # on the pod, what the volume refuses and why
         self.measured = Measured()
         self.answers = self._begun.answers
         self.protect: set[str] = set()
@@ -221,7 +222,7 @@ class Publisher:
             self._missed.add_new(await asyncio.to_thread(self._mounted.saved_elsewhere))
             return
         for doubt in self._taking.unproven() if self._taking else ():
-            self._missed.add({doubt.path: (doubt.saved_at, 0)}, doubt.why)
+            self._missed.add({doubt.path: (doubt.saved_at, doubt.step)}, doubt.why)
         for torn in self._watch.torn():
             await self._unused.torn(Staged(_step(torn.path.name), torn.path, torn.saved_at), torn.reason)
 
@@ -238,7 +239,11 @@ class Publisher:
         """Nothing comes after these: try for a while before the attempt ends without them."""
         self._waits = self.kept
         names = ", ".join(self._missed.names)
-        words = f"the volume is full: {names} waits up to {ROOM_WITHIN:g} s to be published; make room on it"
+        words = f"{names} waits up to {ROOM_WITHIN:g} s to be published"
+        if self._missed.only_room:
+            words = f"the volume is full: {words}; make room on it"
+        else:
+            words = f"{words}: {self._missed.why('')}"
         await self._wait_while(lambda: self.kept, exit_code, ROOM_WITHIN, ROOM_PAUSE, words)
         if self.kept:
             for name in self._missed.names:
@@ -289,8 +294,8 @@ class Publisher:
 
     @property
     def kept(self) -> bool:
-        """Whether all that was not published is whole and waits for room where it was saved: the next attempt will."""
-        return self._missed.only_room and not self._lost.what
+        """Whether all that was not published is whole and waits where it was saved: the next attempt will."""
+        return self._missed.only_waits and not self._lost.what
 
     @property
     def asked_for(self) -> bool:
@@ -330,8 +335,9 @@ class Publisher:
         if self._taking:
             self._taking.say_if_none(self.newest_step is not None or self._watch.found)
         self._missed.keep({staged.path.name for staged in whole})
-        if self._taking and self._taking.no_room:
-            self._missed.add(self._taking.no_room, self._taking.no_room_why, Miss.NO_ROOM)
+        if self._taking and self._taking.held:
+            miss = Miss.NO_ROOM if self._taking.no_room else Miss.HELD
+            self._missed.add(self._taking.held, self._taking.held_why, miss)
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
@@ -377,7 +383,7 @@ class Publisher:
             await taking.take(found, exit_code, self.answers.taken)
         except Cancelled:
             self._done.set()
-        if taking.no_room:
+        if taking.held and taking.no_room:
             await self._prune()
 
     async def _publish(self, staged: Staged, heard: bool) -> bool:
@@ -448,7 +454,7 @@ class Publisher:
         return {best.name: value} if best and value is not None and math.isfinite(value) else {}
 
     async def _refused(self, staged: Staged, error: OSError) -> None:
-        """No room may come back; a write or flush that failed leaves bytes that nobody can vouch for."""
+        """There may be room again, or rights, or a server that answers. What a device lost does not come back."""
         words, name = error.strerror or str(error), staged.path.name
         if error.errno == errno.ENOENT and await asyncio.to_thread(was_taken_away, staged.path):
             return
@@ -456,18 +462,22 @@ class Publisher:
             if await self._lost.note(lost):
                 self._missed.add({name: staged.saved}, lost)
             return
-        self._missed.add({name: staged.saved}, words)
-        if error.errno in FULL:
+        if is_spoilt(error):
+            self._trouble("checkpoint.failed", f"{name} is set aside, the volume failed: {words}")
+            await self._unused.failed(staged, words)
+        elif error.errno in FULL:
             self._missed.add({name: staged.saved}, words, Miss.NO_ROOM)
             if not self._waits:
-                self._trouble("checkpoint.no_space", f"{staged.path.name} waits, the volume is full: {words}")
+                self._trouble("checkpoint.no_space", f"{name} waits, the volume is full: {words}")
             await self._prune()
-        elif error.errno == errno.ENOENT:  # something of ours went: the next look says what
-            where = f" ({error.filename})" if error.filename else ""
-            self._trouble("checkpoint.unread", f"{staged.path.name} waits: {words}{where}")
         else:
-            self._trouble("checkpoint.failed", f"{staged.path.name} is set aside, the volume failed: {words}")
-            await self._unused.failed(staged, words)
+            self._missed.add({name: staged.saved}, refusal(error, staged.path), Miss.HELD)
+            words = f"{name} waits, {refusal(error, staged.path)}"
+            if not self._waits:
+                self._trouble("checkpoint.refused", words)
+            if words not in self._said:
+                self._said.add(words)
+                say(words)
 
     def _trouble(self, kind: str, message: str) -> None:
         if self._clock.boot() >= self._wait_until:

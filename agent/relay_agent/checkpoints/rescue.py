@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relay_agent.checkpoints.adapters import Adapter
-from relay_agent.checkpoints.disk import FULL
+from relay_agent.checkpoints.disk import FULL, is_spoilt, refusal
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.output_watch import OutputWatch, Ready
@@ -64,11 +64,11 @@ def rescue(
         except Unsettled:
             continue
         except (Torn, OSError) as trouble:
-            told.append(_told(dead, ready, trouble))
+            told.append(_told(dead, root, ready, trouble))
     return told
 
 
-def _told(dead: int, ready: Ready, trouble: Torn | OSError) -> Told:
+def _told(dead: int, root: Path, ready: Ready, trouble: Torn | OSError) -> Told:
     what = f"{ready.candidate.path} of epoch {dead}"
     name = ready.candidate.path
     if isinstance(trouble, Unreadable):
@@ -78,4 +78,5 @@ def _told(dead: int, ready: Ready, trouble: Torn | OSError) -> Told:
     words = trouble.strerror or str(trouble)
     if trouble.errno in FULL:
         return Told("checkpoint.no_space", f"{what} is not taken, the volume is full: {words}", name)
-    return Told("checkpoint.untaken", f"{what} is not taken, the volume refused: {words}", name)
+    kind = "checkpoint.untaken" if is_spoilt(trouble) else "checkpoint.refused"
+    return Told(kind, f"{what} is not taken, {refusal(trouble, root / name)}", name)

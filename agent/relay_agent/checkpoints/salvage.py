@@ -21,7 +21,7 @@ from pathlib import Path
 
 from relay_agent.checkpoints import take
 from relay_agent.checkpoints.aside import empty_trash, orphan, set_aside, throw_away, trim
-from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, names, remove_tree
+from relay_agent.checkpoints.disk import FULL, SYSTEM, Disk, folder, is_spoilt, names, refusal, remove_tree
 from relay_agent.checkpoints.exit_word import recorded_end
 from relay_agent.checkpoints.line import marks_so_far, survey
 from relay_agent.checkpoints.manifest import MANIFEST
@@ -228,7 +228,10 @@ class Salvage:
             if error.errno in FULL:
                 words = f"{what} is not published, the volume is full: {words}"
                 self.told.append(Told("checkpoint.no_space", words, name))
-            else:  # a flush that failed leaves bytes that nobody can vouch for
+            elif not is_spoilt(error):
+                words = f"{what} is not published, {refusal(error, staged.path)}"
+                self.told.append(Told("checkpoint.refused", words, name))
+            else:
                 self._move(set_aside, saved_by, staged.path, "checkpoint.failed", f"the volume failed: {words}")
         else:
             if not done.fresh:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from relay_agent.checkpoints.adapters import BY_NAME, KINDS, Adapter
 from relay_agent.checkpoints.answers import There
-from relay_agent.checkpoints.disk import FULL
+from relay_agent.checkpoints.disk import FULL, refusal
 from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.line import survey
@@ -82,10 +82,12 @@ class Taking:
         self._wait_until = 0.0
         self._shared: Shared | None = None
         self._look_at_shared = 0.0
-        self.no_room: dict[str, tuple[int, int]] = {}
-        """What is whole and waits for room: when it was saved, and its step."""
-        self.no_room_why = ""
+        self.held: dict[str, tuple[int, int]] = {}
+        """What is whole and waits until the volume takes it: when it was saved, and its step."""
+        self.held_why = ""
         """What the volume said."""
+        self.no_room = False
+        """That it is full."""
         self.unsettled: dict[str, tuple[int, int]] = {}
         """What changed while it was taken last, alike."""
         self.behind: dict[str, tuple[int, int]] = {}
@@ -172,7 +174,7 @@ class Taking:
         await self._see_to_shared(exited is not None or anew)
         if found is None:
             return
-        self.no_room, self.unsettled, self.behind = {}, {}, {}
+        self.held, self.unsettled, self.behind = {}, {}, {}
         for ready in found:
             if not await self._take(ready, on_taken):
                 break
@@ -200,13 +202,14 @@ class Taking:
         except Cancelled:
             raise
         except OSError as error:
-            words = error.strerror or str(error)
             self._wait_until = self._clock.boot() + RETRY_AFTER
-            if error.errno in FULL:
-                self.no_room[name], self.no_room_why = saved, words
-                self._tell("checkpoint.no_space", name, f"{name} waits, the volume is full: {words}")
+            self.held[name], self.no_room = saved, error.errno in FULL
+            if self.no_room:
+                self.held_why = error.strerror or str(error)
+                self._tell("checkpoint.no_space", name, f"{name} waits, the volume is full: {self.held_why}")
             else:
-                self._tell("checkpoint.untaken", name, f"{name} waits, the volume refused: {words}")
+                self.held_why = refusal(error, self.root / name)
+                self._tell("checkpoint.refused", name, f"{name} waits, {self.held_why}")
         else:
             on_taken(name, ready.inode, taken.path.name)
             if kind not in self._known:

@@ -24,6 +24,7 @@ class Unused:
         self._recorder = recorder
         self._missed = missed
         self._was_asked_for = was_asked_for
+        self._stuck: set[tuple[str, str]] = set()  # that something cannot be moved is told once
         self.asked_for = False
         """Whether of what is torn something was."""
 
@@ -44,9 +45,9 @@ class Unused:
     async def beside(self, staged: Staged, newest: int | None) -> None:
         """One saved after it, that of step `newest`, is published."""
         name = staged.path.name
-        words = f"{name} is kept in ckpt/.orphans: step {newest}, which was saved after it, is published"
-        self._recorder.event("checkpoint.orphan", words, {"name": name})
-        await self._moved(name, orphan, staged.path)
+        if await self._moved(name, orphan, staged.path):
+            words = f"{name} is kept in ckpt/.orphans: step {newest}, which was saved after it, is published"
+            self._recorder.event("checkpoint.orphan", words, {"name": name})
 
     async def whole(self, staged: Path) -> None:
         """Say so to the next attempt, that may not know how this one's trainer ended."""
@@ -62,5 +63,8 @@ class Unused:
         try:
             return await asyncio.to_thread(move, self._folder, staged)
         except OSError as error:
-            self._recorder.event("checkpoint.stuck", f"{name} cannot be moved: {error.strerror or error}")
+            words = f"{name} cannot be moved: {error.strerror or error}"
+            if (name, words) not in self._stuck:
+                self._stuck.add((name, words))
+                self._recorder.event("checkpoint.stuck", words)
             return None

@@ -187,8 +187,8 @@ def _failed(ended: Ended) -> Verdict:
         message += f": {'something of it was ' * part}{told.ending.words}"
     if said := told.said or ended.last_line:
         message += f"; its last words: {clean(said, 300)}"
-    if ended.unpublished and not (ended.torn or ended.kept):
-        message += f"; {ended.unpublished}"
+    if ended.unpublished and not ended.torn:
+        message += f"; {ended.unpublished}{_KEPT * ended.kept}"
     return ended.verdict(Outcome.FAILED, code, message + ended.and_lost, told.ending.name)
 
 
@@ -247,7 +247,7 @@ def _ended_well(ended: Ended) -> Verdict:
     if (
         ended.unpublished and ended.kept
     ):  # the run's work is done and safe: whoever takes it up has only that left to do
-        message = f"{message}, but {ended.unpublished}; it is kept, and published once there is room"
+        message = f"{message}, but {ended.unpublished}{_KEPT}"
         return ended.verdict(Outcome.PREEMPTED, int(Exit.STATE), message, "unpublished")
     if ended.unpublished:
         message = f"{message}, but {ended.unpublished}{ended.and_lost}"
@@ -337,6 +337,7 @@ _SPOILT = ("diverged", "spoilt")
 """Of what was trained since the loss went bad nothing is wanted, and their words say where the run goes on."""
 _IF_DONE = "If there was nothing left to do, TARGET_STEPS says so"
 _UNSEEN = "it trained in words that Relay does not know, or did nothing"
+_KEPT = "; it is kept, and published once the volume takes it"
 _KILLED = ("killed", "oom_killed")
 """They are the words of SIGKILL; a process of it may have had that, and it another end."""
 _ENDINGS = {
