@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 
 from tests.hub import RealClient, TestHub
@@ -18,7 +19,7 @@ REPO = "relay/run-1"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
-    with RealClient(home=tmp_path_factory.mktemp("home")) as client:
+    with RealClient(home=tmp_path_factory.mktemp("home"), by=programs.Popen) as client:
         yield client
 
 

@@ -7,7 +7,7 @@ of the process that asked (CLONE_PARENT), with streams, environment, folder and 
 no descriptor but those, and an exit code to wait for. It runs the very script that an exec would run, as `__main__`.
 
 The processes that send for an agent are had in the same way: by a copied agent that sends somewhere, which has a helper
-of its own, and in the process of tests within `sending`.
+of its own, and in the process of tests within `sending`. So are the test hub's process and its real client.
 
 What differs: /proc shows the helper's command line and environment, and its memory; imports have taken place. Whoever
 tests that, or what comes before it (early signals, closed streams, locales, a terminal, limits), uses `subprocess`
@@ -43,6 +43,8 @@ PROGRAMS = (str(TUI), str(AGENT))
 CHILD = [sys.executable, "-I", "-m", "relay_agent.sending.child"]
 PACKAGES = ("relay_agent.hub.far", "relay_agent.artifacts.far")
 """What a process that sends works by."""
+HUB = [sys.executable, "-m", "tests.hub"]
+CLIENT = [sys.executable, "-P", str(Path(__file__).parent / "hub" / "real_client.py")]
 SENDS = {"HF_REPO", "ARTIFACTS"}
 """Variables of an agent that starts such processes."""
 CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None
@@ -66,7 +68,7 @@ class Popen(subprocess.Popen[Any]):
         asked = marshal.dumps((words, folder, list(environ.items()), bool(session)))
         if (
             CLONE is None
-            or not (words[0] in PROGRAMS or is_child(words))
+            or not (words[0] in PROGRAMS or is_child(words) or words[:3] in (HUB, CLIENT))
             or not (close_fds and signals)
             or any((executable, preexec_fn, pass_fds, shell))
             or (gid, gids, uid, umask, *group) != (None, None, None, -1, *[-1 for _ in group])
@@ -244,9 +246,20 @@ def with_helper(words: list[str]) -> list[str]:
     return words
 
 
-def as_child() -> list[str]:
-    """What `-I -m` makes of it; the Hub's library takes its settings from the environment as it is loaded."""
+def script(words: list[str]) -> list[str]:
+    """What these words run, as a script and its arguments; `sys.path` becomes what it is there."""
+    if words[0] in PROGRAMS:
+        return words
+    if words[:3] == HUB:
+        sys.path[0] = os.getcwd()  # noqa: PTH109 - text
+        return [str(Path(__file__).parent / "hub" / "__main__.py"), *words[3:]]
     del sys.path[0]
+    set_hub_library()
+    return words[2:] if words[:3] == CLIENT else [str(importlib.import_module(CHILD[-1]).__file__), words[-1]]
+
+
+def set_hub_library() -> None:
+    """It takes its settings from the environment as it is loaded."""
     constants = importlib.import_module("huggingface_hub.constants")
     before = {name: value for name, value in vars(constants).items() if name.isupper()}
     importlib.reload(constants)
@@ -255,7 +268,6 @@ def as_child() -> list[str]:
             for known in before.keys() & vars(module).keys():
                 if vars(module)[known] is before[known]:
                     setattr(module, known, getattr(constants, known))
-    return [str(importlib.import_module(CHILD[-1]).__file__)]
 
 
 if __name__ == "__main__":
@@ -267,9 +279,7 @@ if __name__ == "__main__":
     gc.freeze()
     sys.argv = serve(channel)
     channel.detach()
-    sys.argv = with_helper(sys.argv)
-    if is_child(sys.argv):
-        sys.argv = as_child() + sys.argv[-1:]
+    sys.argv = script(with_helper(sys.argv))
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:

@@ -24,7 +24,7 @@ REPO = "relay/run"
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHub]:
-    with hub_process(tmp_path_factory.mktemp("hub")) as hub:
+    with hub_process(tmp_path_factory.mktemp("hub"), by=programs.Popen) as hub:
         yield hub
 
 

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from local_hub_kit import REPO, client, hub, sha256
 
@@ -256,7 +257,7 @@ async def test_a_client_that_dies_leaves_nothing_behind(
     hub: TestHub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.fault(Fault.slow("lfs-put", 10_000_000))
-    with RealClient(home=tmp_path / "home") as dying:
+    with RealClient(home=tmp_path / "home", by=programs.Popen) as dying:
         uploading = asyncio.create_task(dying(hub, UPLOAD.replace("3000", "30_000_000")))
         async with asyncio.timeout(20):
             while not (hub.asked("lfs-put") and hub.asked("lfs-put")[0].received):

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import programs
 import psutil
 import pytest
 from local_hub_kit import client
@@ -32,7 +33,7 @@ api.create_tag("relay/run-1", tag=args[1])
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHub]:
-    with hub_process(tmp_path_factory.mktemp("hub") / "content") as remote:
+    with hub_process(tmp_path_factory.mktemp("hub") / "content", by=programs.Popen) as remote:
         yield remote
 
 

@@ -6,6 +6,7 @@ import itertools
 import re
 from pathlib import Path
 
+import programs
 import pytest
 from aiohttp import ClientSession
 from local_hub_kit import REPO, client, hub, sha256
@@ -425,7 +426,7 @@ async def test_xet_keeps_its_blocks_in_a_folder_and_the_commit_comes_here(hub: T
 info = api.create_commit("relay/run-1", [Add("a.bin", b"weights" * 10000), Add("b.txt", b"b")], commit_message="x")
 say(info.oid)
 """
-    with RealClient(xet=True, home=tmp_path / "home") as client:
+    with RealClient(xet=True, home=tmp_path / "home", by=programs.Popen) as client:
         said = await client(hub, script)
     entry = hub.repo(REPO).resolve(said[0]).tree["a.bin"]
     assert (entry.sha256, entry.size) == (sha256(data), len(data))

@@ -160,7 +160,7 @@ def test_the_hubs_library_there_goes_by_the_environment_that_was_asked_for(tmp_p
     """Although it was loaded in another one."""
     here = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", "PYTHONPATH": str(Path(__file__).parent)}
     theirs = here | calls.environment(str(tmp_path), xet=False)
-    late = f"os.environ |= {theirs!r}; import programs; programs.as_child()"
+    late = f"os.environ |= {theirs!r}; import programs; programs.set_hub_library()"
     loaded, changed = (
         json.loads(subprocess.check_output([sys.executable, "-c", SETTINGS.format(more=more)], env=env, timeout=60))
         for more, env in (("", theirs), (late, here))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import programs
 import pytest
 from agent_rig import LAUNCHERS, Rig, eventually, mock
 
@@ -26,7 +27,7 @@ BUSY = 120.0
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteHub]:
-    with hub_process(tmp_path_factory.mktemp("hub") / "files") as hub:
+    with hub_process(tmp_path_factory.mktemp("hub") / "files", by=programs.Popen) as hub:
         yield hub
 
 

@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import programs
 import pytest
 from agent_rig import Rig, commander, rig
 
@@ -24,7 +25,7 @@ TRAINER = (
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[RemoteHub]:
-    with hub_process(tmp_path / "hub") as hub:
+    with hub_process(tmp_path / "hub", by=programs.Popen) as hub:
         hub.add_token(Token(TOKEN))
         yield hub
 

@@ -52,17 +52,22 @@ class RealClient:
 
     A script has `api` (an HfApi for that hub), `Add`, `Delete`, `Copy` (operations of a commit) and `args`, and says
     what is to be known: `say(value)`. `patient`: it waits between its retries; else it only notes how long it would.
+    `by`: who starts it.
     """
 
-    def __init__(self, *, xet: bool = False, home: Path | None = None, patient: bool = False):
+    def __init__(
+        self, *, xet: bool = False, home: Path | None = None, patient: bool = False,
+        by: type[subprocess.Popen[bytes]] = subprocess.Popen,
+    ):  # fmt: skip
         self._env = client_env("http://127.0.0.1:9", "hf_none", xet=xet, home=home)
         self._env["CLIENT_WAITS"] = str(int(patient))
+        self._by = by
         self._turn = threading.Lock()
         self.waits: list[float] = []
         """Seconds between the retries of the last script."""
 
     def __enter__(self) -> RealClient:
-        self._child = subprocess.Popen(
+        self._child = self._by(
             [sys.executable, "-P", str(CHILD)], env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         return self

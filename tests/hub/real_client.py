@@ -1,6 +1,6 @@
 """The child of `client.RealClient`: runs the scripts that come in as lines of JSON, with the real huggingface_hub.
 
-Run by its path, with nothing of Relay in it. The waits between the client's own retries are noted, not waited out.
+Run by its path, it imports nothing of Relay. The waits between the client's own retries are noted, not waited out.
 """
 
 import json

@@ -175,13 +175,16 @@ class RemoteHub:
 
 
 @contextlib.contextmanager
-def hub_process(folder: Path, port: int = 0, *, idle: bool = False) -> Iterator[RemoteHub]:
-    """`python -m tests.hub` until the block ends. `idle`: it runs where nothing else wants a processor (SCHED_IDLE)."""
+def hub_process(
+    folder: Path, port: int = 0, *, idle: bool = False, by: type[subprocess.Popen[bytes]] = subprocess.Popen
+) -> Iterator[RemoteHub]:
+    """`python -m tests.hub` until the block ends. `idle`: it runs where nothing else wants a processor (SCHED_IDLE).
+    `by`: who starts it."""
     command = [sys.executable, "-m", "tests.hub", "--port", str(port), "--folder", str(folder)]
     log = folder.parent / f"{folder.name}.log"
     folder.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=errors, env=dict(os.environ))
+        process = by(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=errors, env=dict(os.environ))
     if idle:
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
     try:
