@@ -344,3 +344,21 @@ def test_who_takes_more_memory_than_there_is_is_told_so_and_tried_again(rig: Rig
     finally:
         agent.process.kill()
         agent.process.wait()
+
+
+def test_of_a_pipe_whose_trainer_was_killed_for_want_of_memory_no_half_of_a_save_is_published(
+    rig: Rig, tight: Path
+) -> None:
+    """It exits with 0, as its last program does."""
+    rig.within = ("sh", "-c", f'echo $$ > {tight}/cgroup.procs && exec "$@"', "sh")
+    save = "d=$RELAY_CKPT_STAGING_ROOT/step_3; mkdir $d; echo 1 > $d/one"
+    greedy = "python3 -c \"x = bytearray(900 << 20); x[::4096] = b'x' * (900 << 8)\""
+    agent = rig.agent(f"(echo step 3/3; {save}; exec {greedy}) | cat", RETRIES="0")
+    try:
+        assert agent.wait() == 1, agent.says()
+        assert rig.checkpoints() == []
+        assert ends(rig) == [("failed", "unpublished")]
+        assert "the kernel had killed something for want of memory" in rig.run()["attempts"][0]["message"]
+    finally:
+        agent.process.kill()
+        agent.process.wait()

@@ -160,8 +160,25 @@ async def test_an_exit_with_0_after_a_save_of_the_last_step_is_its_end(rig: Rig)
     assert rig.told.steps == [100]
 
 
+async def test_beside_a_kill_for_want_of_memory_it_proves_none_and_that_is_said(rig: Rig) -> None:
+    publisher = rig.publisher()
+    stage(rig.run, 1, 2, marker=False)
+    await publisher.finish(0, leftovers=1, oom=True)
+    assert rig.told.steps == []
+    words = "exited with 0, but the kernel had killed something for want of memory, maybe in the middle of a save"
+    assert words in publisher.unpublished(2)
+    assert (rig.run.bad / "e00000001.step_2").exists()
+
+
+async def test_one_of_long_before_its_end_does_not_count(rig: Rig) -> None:
+    publisher = rig.publisher()
+    stage(rig.run, 1, 2, marker=False)
+    await publisher.finish(0, oom=True)
+    assert rig.told.steps == [2]
+
+
 @pytest.mark.parametrize(
-    ("stopped", "leftovers", "why"), [(True, 0, "as it was stopped"), (False, 1, "a process that it left behind")]
+    ("stopped", "leftovers", "why"), [(True, 0, "as it was stopped"), (False, 1, "one of its processes")]
 )
 async def test_an_exit_with_0_of_one_that_was_stopped_somehow_proves_no_save(
     rig: Rig, stopped: bool, leftovers: int, why: str

@@ -40,6 +40,7 @@ class Trainer:
 
     signalled = True
     stopped = False
+    oom = False
     cut = 0
 
     def __init__(self, *, sigterm: bool = False, obeys: bool = True) -> None:
@@ -115,7 +116,7 @@ class Publisher:
     def heed_frozen(self, frozen: Callable[[], bool]) -> None:
         pass
 
-    async def finish(self, code: int, over: Callable[[int], bool], *, stopped: bool, leftovers: int) -> None:
+    async def finish(self, code: int, over: Callable[[int], bool], *, stopped: bool, leftovers: int, oom: bool) -> None:
         pass
 
 

@@ -115,14 +115,18 @@ class Running:
         if not self._stop.lost:
             complete = follower.progress.complete
             await publisher.finish(
-                code, lambda step: complete(max(reached, step)), stopped=trainer.stopped, leftovers=leftovers
+                code,
+                lambda step: complete(max(reached, step)),
+                stopped=trainer.stopped,
+                leftovers=leftovers,
+                oom=trainer.oom,
             )
         return code
 
     async def _until_nothing_is_left(
         self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher
     ) -> int:
-        """How many processes that it left behind had to be stopped, or failed.
+        """How many processes that it left behind had to be stopped, or failed, or were killed shortly before.
 
         One that saves still is not told from one that never did: between two files it has none open. So an unmarked
         save is not believed beside a process that was cut; but while one lives it is as beside a trainer, whole once it

@@ -1,6 +1,7 @@
 """`logs/e<epoch>.exit` on the volume: a guardian's word on how a trainer ended, for whoever comes after its agent.
 
-Its exit code; and, where something of it was stopped, why: order, deadline, orphan; leftovers alone, stopped or failed.
+Its exit code; and, where something of it was stopped, why: order, deadline, orphan; leftovers, where what
+it left behind alone was stopped, or failed, or something of it was killed shortly before its end.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ STILL_PAUSE = 5.0
 
 _WRITTEN = "somebody wrote to it still"
 _BEHIND = "another of its step waits"
-_LEFT = "a process that it left behind may have been saving still, and failed or had to be stopped"
+_LEFT = "one of its processes may have been saving still, and failed, was killed or had to be stopped"
+_OOM = "the kernel had killed something for want of memory, maybe in the middle of a save"
 _STOPPED = "as it was stopped, maybe in the middle of a save"
 
 
@@ -198,10 +199,12 @@ class Publisher:
         *,
         stopped: bool = False,
         leftovers: int = 0,
+        oom: bool = False,
     ) -> None:
         """The last look, when the trainer's tree is gone. An exit with 0 proves no save that may have been cut: of one
-        that was `stopped`, that left processes (`leftovers`) which were, or that ended before its last step. `over`:
-        whether a run that has saved that step can be at its end."""
+        that was `stopped`, that had `leftovers`: processes which were, or failed, or were killed before it (`oom`: for
+        want of memory), or that ended before its last step. `over`: whether a run that has saved that step can be at
+        its end."""
         self._wait_until = 0.0
         self._over = True
         if self._begun.at_stop is None and not stopped:  # the word of its guardian, or of an agent before this one
@@ -209,7 +212,8 @@ class Publisher:
         begun = self._begun.at_stop
         if leftovers or (begun is None and stopped):
             begun = ANY
-        self._watch.why_cut = _LEFT if leftovers else _STOPPED if begun is not None else EARLY
+        left = _OOM if oom else _LEFT
+        self._watch.why_cut = left if leftovers else _STOPPED if begun is not None else EARLY
         self._watch.may_be_cut = lambda name: name in (begun or ()) or not over(_step(name))
         if self._taking:
             self._taking.doubt_exit(lambda step: begun is not None or not over(step))

@@ -56,7 +56,7 @@ from relay_agent.guardian.protocol import (
     TAKEN,
     TROUBLE,
 )
-from relay_agent.guardian.trainer import Trainer
+from relay_agent.guardian.trainer import RECENT, Trainer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ class Guardian:
                 poll.register(caller, select.POLLIN)
         limits = [at_most, pause or None, 0.05 if full else 0.0 if self.takes else None]
         limits.append(0.5 if self.deadline else None)  # poll does not count suspend
+        limits.append(RECENT if self.trainer.code is None else None)
         limits += [max(0.0, at - time.monotonic()) for at in (self.kill_at, self._stop_at()) if at is not None]
         limits += [max(0.0, since + CALLER_SPEAKS - time.monotonic()) for since in line.callers.values()]
         timeout = min((limit for limit in limits if limit is not None), default=None)
@@ -308,6 +309,7 @@ class Guardian:
     def _on_time(self) -> None:
         """What is due by now."""
         now = time.monotonic()
+        self.trainer.look()
         self.line.drop_silent()
         stop_at = self._stop_at()
         if stop_at is not None and now >= stop_at:
@@ -367,7 +369,7 @@ class Guardian:
 
     def _finish(self, stopped: int) -> None:
         """Take the last of the output, close the log, say the last word. `stopped`: of what it left behind."""
-        leftovers = stopped + len(self.trainer.failed)
+        leftovers = stopped + len(self.trainer.failed) + self.trainer.lost
         self._guarded(self.trainer.remove_group)
         hung_at = time.monotonic() + 10.0
         while self.log.waiting < LOG_QUEUE or time.monotonic() < hung_at:

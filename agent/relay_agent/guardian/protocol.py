@@ -17,7 +17,7 @@ EXITED = b"X"  # payload: exit code as a shell gives it, 128 + n for signal n
 OOM = b"M"  # before EXITED: the kernel killed something of it, or of its pod, for want of memory meanwhile
 SIGNALLED = b"N"  # before EXITED: a signal ended it; else it exited by itself, whatever its code
 ASKED = b"B"  # before EXITED: it had been asked to stop; payload: why
-GONE = b"G"  # nothing of the trainer is left; payload: how many leftovers had to be stopped, or failed; and the former
+GONE = b"G"  # nothing of the trainer is left; payload: how many were stopped, failed or killed; and the first of these
 TAKEN = b"T"  # after the OUTPUT that a TAKE asked for; payload: the number of that. It answers those before it, too
 
 TROUBLE = b"W"  # something in it failed, and it goes on; payload: what

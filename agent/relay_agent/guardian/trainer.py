@@ -5,17 +5,27 @@ from __future__ import annotations
 # ruff: noqa: SIM105 - contextlib is not worth its memory here
 import os
 import signal
+import time
 
 from relay_agent.guardian import cgroup, terminal
 from relay_agent.guardian.processes import PR_SET_PDEATHSIG, give_way_no_more, prctl, signal_all, tree
 
 ENDINGS = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)
 """By these a script has what it began beside itself end when it is done."""
+CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGXFSZ)
+"""By these nothing ends that has done its work."""
+RECENT = 60.0
+"""Seconds before the trainer's end: what died by then may have been in the middle of a save."""
 
 
 def ended_well(code: int) -> bool:
     """Whether a process of the tree has done its work, or was told to end. `code` as Python gives it."""
-    return code == 0 or (-code if code < 0 else code - 128) in ENDINGS
+    return code == 0 or _signal(code) in ENDINGS
+
+
+def _signal(code: int) -> int:
+    """The signal that a process died of, also where a shell tells of it."""
+    return -code if code < 0 else code - 128
 
 
 class Trainer:
@@ -32,11 +42,17 @@ class Trainer:
         """Then: the kernel had killed something of it, or of its pod, for want of memory."""
         self.failed: set[int] = set()
         """Processes that it left behind and that failed, as one does that cannot save."""
+        self.lost = 0
+        """How many of its processes were killed shortly before it ended well, as far as anybody tells: those that were
+        left to us, and those that the kernel counted as killed for want of memory. Who waits for its own knows."""
         self._argv = argv
         self._guard = guard
         self._pty = pty
         self._group = ""  # its own, where the system gives one
-        self._oom_kills = cgroup.oom_kills()
+        self._oom_kills = kills = cgroup.oom_kills()
+        self._oom_looks = kills, kills  # of a kill since the earlier one of the last two nobody knows when it was
+        self._looked = time.monotonic()
+        self._crashed: list[float] = []  # when; lately
 
     def begin(self) -> int:
         """Fork and exec; where to read what it prints. OSError where there is nothing to exec."""
@@ -90,7 +106,22 @@ class Trainer:
                 self.failed.add(pid)
             if pid == self.pid and self.code is None:
                 self.code, self.signalled = abs(code) + 128 * (code < 0), code < 0
-                self.oom = cgroup.oom_kills() > self._oom_kills
+                self._count_lost()
+            elif self.code is None and _signal(code) in CRASHES:
+                now = time.monotonic()
+                self._crashed = [at for at in self._crashed if now - at < RECENT] + [now]
+
+    def look(self) -> None:
+        """At what the kernel counts; to be called at least once in RECENT seconds."""
+        if time.monotonic() - self._looked >= RECENT:
+            self._looked = time.monotonic()
+            self._oom_looks = self._oom_looks[1], cgroup.oom_kills()
+
+    def _count_lost(self) -> None:
+        now, kills = time.monotonic(), cgroup.oom_kills()
+        self.oom = kills > self._oom_kills
+        if self.code == 0:
+            self.lost = max(sum(now - at < RECENT for at in self._crashed), kills - self._oom_looks[0])
 
     def signal(self, number: int) -> None:
         """To its own process group, for as long as it lives."""

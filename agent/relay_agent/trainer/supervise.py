@@ -88,7 +88,8 @@ class Supervised:
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The trainer's exit code, 128 + n for signal n. Others of its tree may still be alive."""
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Nothing of it is left, and all it printed was handed on. How many leftovers had to be stopped, or failed."""
+        """Nothing of it is left, and all it printed was handed on. How many leftovers had to be stopped, or failed, and
+        how many were killed shortly before it ended well."""
         self.oom = False
         """Once it exited: the kernel had killed something of it, or of its pod, for want of memory."""
         self.signalled = False
