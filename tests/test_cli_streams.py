@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import programs
 import pytest
 from cli_kit import RELAY, Served, clean_environment
 
@@ -18,15 +20,43 @@ AGENT = RELAY.with_name("relay-agent")
 DEADLINE = 20.0
 
 
-def shell(line: str, state: Path) -> subprocess.CompletedProcess[str]:
-    """`line` in bash, with $STATE; its exit code is that of the first program of a pipe."""
-    env = clean_environment(
+def environment(state: Path) -> dict[str, str]:
+    return clean_environment(
         STATE=str(state),
         RELAY=str(RELAY),
         AGENT=str(AGENT),
         COMMANDER_URL="http://127.0.0.1:9",
         RELAY_L1_ROOT="/nowhere",
     )
+
+
+def started(line: str, state: Path, **streams: Any) -> programs.Popen:
+    """`line` with $STATE and these streams, all of which are there: that needs no exec (`programs.py`)."""
+    known = {"relay-tui": RELAY, "relay-agent": AGENT, "$STATE": state}
+    words = [str(known.get(word, word)) for word in line.split()]
+    return programs.Popen(words, stderr=subprocess.PIPE, text=True, env=environment(state), **streams)
+
+
+def ended(process: programs.Popen) -> tuple[int, str]:
+    with process:
+        _, words = process.communicate(timeout=DEADLINE)
+    return process.returncode, words
+
+
+def left(line: str, state: Path, *, before: bool) -> tuple[int, str]:
+    """How it ends where its reader is gone: before it began, or while it runs."""
+    reading, writing = os.pipe()
+    if before:
+        os.close(reading)
+    process = started(line, state, stdout=writing)
+    os.close(writing)
+    if not before:
+        os.close(reading)
+    return ended(process)
+
+
+def shell(line: str, state: Path) -> subprocess.CompletedProcess[str]:
+    """`line` in bash, with $STATE; its exit code is that of the first program of a pipe."""
     line = line.replace("relay-tui", '"$RELAY"').replace("relay-agent", '"$AGENT"')
     return subprocess.run(
         ["bash", "-c", f'{line}; exit "${{PIPESTATUS[0]}}"'],
@@ -34,7 +64,7 @@ def shell(line: str, state: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=DEADLINE,
         check=False,
-        env=env,
+        env=environment(state),
     )
 
 
@@ -54,32 +84,21 @@ PRINTING = [
 @pytest.mark.parametrize("line", PRINTING)
 def test_what_cannot_be_printed_is_one_line_and_a_reader_that_left_is_none(line: str, served: Served) -> None:
     program = line.split()[0]
-    full = shell(f"{line} >/dev/full", served.state)
-    assert (full.returncode, full.stderr) == (
-        74,
-        f"{program}: stdout cannot be written: no space left on device\n",
-    )
+    with Path("/dev/full").open("w") as full:
+        assert ended(started(line, served.state, stdout=full)) == (
+            74,
+            f"{program}: stdout cannot be written: no space left on device\n",
+        )
     closed = shell(f"{line} >&-", served.state)
     assert (closed.returncode, closed.stderr) == (74, f"{program}: stdout cannot be written: it is closed\n")
-    left = shell(f"{line} | true", served.state)
-    assert left.returncode in (0, 141)  # it may have been quicker than its reader's end
-    assert left.stderr == ""
+    code, words = left(line, served.state, before=False)
+    assert code in (0, 141)  # it may have been quicker than its reader's end
+    assert words == ""
 
 
 def test_a_reader_that_left_for_certain_is_141_and_quiet(served: Served) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
     for line in ("runs --json", "runs"):
-        with subprocess.Popen(
-            [RELAY, *line.split(), "--state", served.state],
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=clean_environment(),
-        ) as process:
-            _, words = process.communicate(timeout=DEADLINE)
-        assert (process.returncode, words) == (141, "")
-    os.close(writing)
+        assert left(f"relay-tui {line} --state $STATE", served.state, before=True) == (141, "")
 
 
 LOG = """
@@ -154,12 +173,15 @@ def test_a_dashboard_without_a_whole_terminal_is_one_line(line: str, lacking: st
 
 
 def test_a_question_that_nobody_can_answer_is_a_no(served: Served) -> None:
-    for stdin in ("</dev/null", "0>/dev/null", "</dev/full"):
-        done = shell(f"relay-tui drain tiny --state $STATE {stdin}", served.state)
-        assert done.returncode == 130
-        assert "nothing was done" in done.stderr.splitlines()[-1]
-        assert "--yes" in done.stderr
-    no = shell("echo n | relay-tui drain tiny --state $STATE; exit ${PIPESTATUS[1]}", served.state)
+    line = "relay-tui drain tiny --state $STATE"
+    for name, way in (("/dev/null", os.O_RDONLY), ("/dev/null", os.O_WRONLY), ("/dev/full", os.O_RDONLY)):
+        stdin = os.open(name, way)
+        code, words = ended(started(line, served.state, stdin=stdin, stdout=subprocess.PIPE))
+        os.close(stdin)
+        assert code == 130
+        assert "nothing was done" in words.splitlines()[-1]
+        assert "--yes" in words
+    no = shell(f"echo n | {line}; exit ${{PIPESTATUS[1]}}", served.state)
     assert no.returncode == 130
     assert no.stderr.endswith("relay-tui: nothing was done\n")
 
