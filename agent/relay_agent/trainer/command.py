@@ -216,9 +216,9 @@ def _is_in(text: str, folders: tuple[Path, ...]) -> bool:
     if not text:
         return False
     absolute = Path(text).absolute()
-    for path in (absolute, absolute.resolve()):
+    for path in {absolute, absolute.resolve()}:
         for folder in folders:
-            if path.is_relative_to(folder):
+            if f"{path}/".startswith(f"{folder}/"):
                 below = path.relative_to(folder).parts
                 inside = (folder.joinpath(*below[:depth]) for depth in range(1, len(below) + 1))
                 if not any((each / "pyvenv.cfg").exists() for each in inside):
