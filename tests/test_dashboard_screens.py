@@ -250,6 +250,8 @@ async def test_the_cause_of_a_failure_is_read_in_a_narrow_terminal(commander: Sc
     failed = run("sft-shakespeare", RunStatus.FAILED, epoch=3, message=REASON)
     commander.greeting = [snapshot([failed])]
     async with dashboard(commander) as rig:
+        assert REASON in " ".join((await rig.shows("sft-sh", "lower the batch size")).split())
+    async with dashboard(commander, size=(60, 18)) as rig:
         await rig.shows("sft-sh", "the trainer ended", "lower the batch size", "…")
 
 

@@ -188,6 +188,28 @@ def test_an_event_below_the_list_is_a_sentence_and_says_nothing_twice() -> None:
     assert "".join(text for line in words for text, _ in line).strip() == "step_00000010 at step 10, 3 files, 33.7 kB"
 
 
+LONG = EventRow(
+    id=1, at=NOW, kind="checkpoint.none", actor="pod-a", message=" ".join(f"word-{n}" for n in range(60)),
+    run_id="r", epoch=1, data={"files": "4711", "where": "/mnt/relay"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_what_there_is_no_room_for_below_the_list_is_seen_to_be_missing(rows: int) -> None:
+    head, *words = event_lines(LONG, NOW, 80, rows)
+    said = ["".join(text for text, _ in line).rstrip() for line in words]
+    assert len(said) == rows - 1
+    assert all(width_of(line) <= 80 for line in said)
+    assert said[-1].endswith("…"), said[-1]
+    assert head
+
+
+def test_an_event_is_whole_where_there_is_room_and_its_details_are_set_apart() -> None:
+    _, *words = event_lines(LONG, NOW, 80, 12)
+    said = " ".join("".join(text for text, _ in line).strip() for line in words)
+    assert said == f"{LONG.message} (files 4711, where /mnt/relay)"
+
+
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
 def test_no_line_below_the_list_ends_in_half_a_number(width: int) -> None:
     row = RunRow(

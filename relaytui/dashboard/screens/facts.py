@@ -123,8 +123,9 @@ def pace(row: RunRow) -> list[list[Piece]]:
     rate, left = rate_now(row), time_left(row)
     if not row.step and row.total is None:  # a bare 0 would be read as a number of something
         return [[Piece("no step yet" if not row.status.ended else "no step was made", "muted")]]
+    part = percent(row.step, row.total)
     return [
-        [Piece(steps(row.step, row.total), "strong"), Piece(f"  {percent(row.step, row.total)}")],
+        [Piece(steps(row.step, row.total), "strong"), *([Piece(f"  {part}")] if part else [])],
         [Piece(per_second(rate))] if rate is not None else [],
         [Piece("eta ", "muted"), Piece(duration(left))] if left is not None else [],
         [Piece("last step made", "muted")] if last_step_made(row) else [],
@@ -157,10 +158,10 @@ def saved(row: RunRow, *, whole: bool = False) -> list[list[Piece]]:
 
 
 def progress_line(row: RunRow, width: int) -> list[Piece]:
-    """A bar as wide as there is room, then the numbers."""
+    """A bar as wide as there is room, where a total is known, then the numbers."""
     said = joined(*pace(row))
     room = width - sum(width_of(text) for text, _ in said) - 4
-    if room < 8 or (not row.step and row.total is None):
+    if room < 8 or not row.total:
         return [Piece(" "), *said]
     return [Piece(" "), *bar(row.step, row.total, room), Piece("  "), *said]
 
@@ -228,9 +229,9 @@ def run_lines(row: RunRow, mirror: Mirror, width: int, *, least: int, most: int,
 
 
 def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[list[Piece]]:
-    """The same below the list, whatever columns gave way. Where nobody holds the run, why that is comes instead; if it
-    is long, on the numbers' line too, unless that says what its start waits for: until its trainer runs that comes
-    after the first of them."""
+    """The same below the list on at most `rows` lines, whatever columns gave way. Where nobody holds the run, why that
+    is comes instead, on as many lines as it needs; if that is all there are, on the numbers' too, unless these say what
+    its start waits for: until its trainer runs that comes after the first of them."""
     now = mirror.now
     numbers = fitting(width, [*pace(row), *metrics(row)])
     trains = row.status in (RunStatus.RUNNING, RunStatus.DRAINING)
@@ -239,7 +240,7 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[l
         numbers = fit([Piece(" "), *joined(pace(row)[0], meanwhile)], width)
     if row.message and not row.status.active:
         _, *rest = holding(row, now)
-        said = why_lines(row, width, rows - 2 if meanwhile else 2)
+        said = why_lines(row, width, max(rows - 2, 1 if meanwhile else 2))
         lines = [as_many_as_fit(heading(row, now, width), [*saved(row), *rest], width), *said]
         return [*lines, numbers] if len(lines) < rows else lines
     said, held = [*saved(row), why(row)], holding(row, now)
@@ -251,11 +252,20 @@ def peek_lines(row: RunRow, mirror: Mirror, width: int, rows: int = 3) -> list[l
         below = fitting(width, [who, lease, meanwhile, *rest])
         if meanwhile[0] not in below:
             below = fit([Piece(" "), *joined(lease, meanwhile)], width)
-    return [as_many_as_fit(heading(row, now, width), said, width), below, numbers]
+    head = as_many_as_fit(heading(row, now, width), said, width)
+    lines = [head, below, numbers]
+    if rows > len(lines) and _tried_again(row) and not {*why(row)} & {*head, *below}:
+        lines += why_lines(row, width, rows - len(lines))
+    return lines
 
 
-def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:
-    """One event whole: what, about whom, by whom, and the message on two lines."""
+def _tried_again(row: RunRow) -> bool:
+    """Whether its message says more than from where it began: why the attempt before ended."""
+    return row.status.active and "; " in row.message
+
+
+def event_lines(row: EventRow, now: float, width: int, rows: int = 3) -> list[list[Piece]]:
+    """One event: what, about whom, by whom, and the message on as many lines as it needs and there are."""
     head = joined(
         [Piece(" "), Piece(clean(row.kind, 60), event_ink(row.kind))],
         [Piece(clean(row.run_id, 128), "strong")] if row.run_id else [],
@@ -263,6 +273,12 @@ def event_lines(row: EventRow, now: float, width: int) -> list[list[Piece]]:
         [Piece("by ", "muted"), Piece(clean(row.actor, 128))],
         [Piece(ago(now - row.at))],
     )
-    data = [Piece(" · ".join(details(row)), "muted")]
-    lines = folded([Piece(sentence(row)), *data], max(8, width - 2))
-    return [head, *([Piece(" "), *line] for line in lines[:2])]
+    more = ", ".join(details(row))
+    pieces = [Piece(sentence(row)), *([Piece(f"({more})", "muted")] if more else [])]
+    lines = [[Piece(" "), *line] for line in folded(pieces, max(8, width - 2))]
+    if len(lines) > (most := max(1, rows - 1)):
+        rest = [
+            piece for line in lines[most - 1 :] for piece in line
+        ]  # more than a line takes: it is cut, and seen to be
+        lines = [*lines[: most - 1], fit(rest, width - 1)]
+    return [head, *lines]

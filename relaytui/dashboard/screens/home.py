@@ -37,7 +37,8 @@ class ListState:
 
 
 class Peek(Lines):
-    """The selected run in words, so that a column that gave way is not lost."""
+    """The selected run in words, so that a column that gave way is not lost: as high as these need, up to a third of
+    the screen."""
 
     def __init__(self, home: HomeScreen) -> None:
         super().__init__(id="peek")
@@ -46,12 +47,24 @@ class Peek(Lines):
     def compose_lines(self, width: int) -> list[Line]:
         home = self._home
         rule: Line = [Piece("─" * width, "faint")]
+        rows = max(self._least, home.size.height // 3) - 1
         event = home.selected_event()
         if event is not None:
-            return [rule, *event_lines(event, home.mirror.now, width)]
+            return [rule, *event_lines(event, home.mirror.now, width, rows)]
         run_id = home.target_run()
         row = home.mirror.runs.get(run_id) if run_id is not None else None
-        return [rule, *peek_lines(row, home.mirror, width, self.size.height - 1)] if row is not None else []
+        return [rule, *peek_lines(row, home.mirror, width, rows)] if row is not None else []
+
+    @property
+    def _least(self) -> int:
+        return 5 if self._home.has_class("-tall") else 4
+
+    def _look(self, width: int) -> list[list[Piece]]:
+        shown = super()._look(width)
+        height = max(self._least, len(shown))
+        if self.styles.height is None or self.styles.height.value != height:
+            self.styles.height = height
+        return shown
 
 
 class HomeScreen(RelayScreen):
@@ -237,8 +250,8 @@ class HomeScreen(RelayScreen):
             self.paint()
 
     def sort_next(self) -> None:
-        keys = [column.key for column in self.state.spec.columns]
-        self.state.order = keys[(keys.index(self.state.order) + 1) % len(keys)]
+        shown, order = self.table.shown, self.state.order  # what is not seen would order them without a reason
+        self.state.order = shown[(shown.index(order) + 1) % len(shown)] if order in shown else shown[0]
         self.state.reverse = False
         self.paint()
 

@@ -209,6 +209,11 @@ class Table(Based, ScrollView, can_focus=True):
             if not rows:
                 self.refresh()
 
+    @property
+    def shown(self) -> list[str]:
+        """The columns that there is room for; the first is always there."""
+        return [place.column.key for place in self._layout()]
+
     def _need(self, index: int, column: Column, rows: Sequence[Row]) -> int:
         """How many cells the widest content takes, of a column that minds; 0: of an optional one that says nothing."""
         if column.optional and all(row.cells[index][0].text == DASH for row in rows):
