@@ -6,6 +6,7 @@ import asyncio
 import errno
 import math
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,6 +227,17 @@ async def test_what_cannot_be_taken_from_the_trainers_own_folder_is_waited_for_t
     (said,) = rig.told.said("checkpoint.refused")
     assert said.startswith("checkpoint-5 waits, the volume refuses it: Operation not permitted (")
     assert rig.publisher.unpublished(5) == ""
+
+
+async def test_what_is_saved_elsewhere_is_taken_though_the_trainer_removed_its_staging_folder(tmp_path: Path) -> None:
+    rig = Taker(tmp_path)
+    await rig.taking.prepare(None)
+    shutil.rmtree(rig.run.staging(1))
+    assert await rig.look() == []
+    assert not rig.run.staging(1).exists(), "it may make it anew itself"
+    run(hf_trainer.save(rig.out, 5))
+    assert await rig.look() == [5]
+    assert rig.told.said("volume.lost") == []
 
 
 @pytest.mark.parametrize("code", [0, 137])

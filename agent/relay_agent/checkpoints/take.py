@@ -134,6 +134,8 @@ def take(
     source = gather(root, candidate)
     _refuse_names(source, candidate)
     check_files(root, [found for _, found in source.files], False, check)
+    if not os.path.lexists(staging):  # the trainer removed it, and saves elsewhere
+        make_folder(disk, staging)
     clear(staging, disk)
     target = staging / f"step_{step}"
     if os.path.lexists(target) and (atomic or not unfinished.is_unfinished(target, MANIFEST, empty=True)):
