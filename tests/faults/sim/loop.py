@@ -269,6 +269,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        task.process = PROCESS.get()  # type: ignore[attr-defined]
         if len(self._tasks) > 1_000:
             self._tasks = [each for each in self._tasks if not each.done()]
         self._tasks.append(task)
@@ -374,7 +375,9 @@ class SimLoop(asyncio.BaseEventLoop):
                         process.ready.append(handle)
 
     def bury(self) -> None:
-        """The world is over: whatever still waits is ended, so that nothing is left for the garbage collector."""
+        """The world is over: whatever still waits is ended, so that nothing is left for the garbage collector. Before
+        that it is said what failed where nobody asked."""
+        self._tasks = [task for task in self._tasks if not task.done()]
         self.over = True
         for process in self.processes:
             process.kill()

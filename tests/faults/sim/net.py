@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import WSMessage, WSMsgType
 
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import LEAVES
 from tests.faults.sim.loop import PROCESS, Host, Process, SimLoop
 
 HEARTBEAT = 10.0
@@ -91,6 +92,7 @@ class End:
         self.process = process
         self.peer: End = peer or self
         self.closed = False
+        self.close_code: int | None = None
         self._queue: deque[WSMessage] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._held: deque[object] = deque()  # sent into a cut
@@ -136,6 +138,7 @@ class End:
     async def close(self, *, code: int = 1000) -> bool:
         if self.closed:
             return False
+        self.close_code = code
         self.send_raw(WSMessage(WSMsgType.CLOSE, code, ""))
         self._shut()
         await asyncio.sleep(0)
@@ -189,6 +192,7 @@ class End:
                 self.net.taken(self, message.data)
             self._give(message)
             if message.type is WSMsgType.CLOSE:
+                self.close_code = message.data
                 self._shut()
 
     def _give(self, message: WSMessage) -> None:
@@ -248,5 +252,8 @@ class SimContact:
         end = await self.net.connect(self.commander)
         try:
             yield end
+        except asyncio.CancelledError:  # as the real one
+            await end.close(code=LEAVES)
+            raise
         finally:
             await end.close()

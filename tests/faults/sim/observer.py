@@ -337,6 +337,8 @@ class Observer:
         elif kind == "ack":
             stream = self.streams.setdefault((message["epoch"], message["stream"]), Stream())
             stream.acked = max(stream.acked, message["seq"])
+        elif kind == "problem" and message["code"] == "internal" and "disk is full" not in message["message"]:
+            self.fail("internal", f"the commander failed at something: {message}")
 
     def taken(self, end: End, data: bytes) -> None:
         """A frame as it reaches the other side."""

@@ -73,9 +73,9 @@ def _extend_half(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_again(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, tx: Any, run_id: str, epoch: int, hashed: bytes, first_seq: int, reports: Any) -> Any:
+    def apply(self: Any, tx: Any, run_id: str, epoch: int, hashed: bytes, first_seq: int, *more: Any) -> Any:
         with mock.patch.object(attempts, "last_seq", return_value=first_seq - 1):
-            return original(self, tx, run_id, epoch, hashed, first_seq, reports)
+            return original(self, tx, run_id, epoch, hashed, first_seq, *more)
 
     return apply
 
@@ -122,49 +122,51 @@ _REWIND = Lane.rewind
 BUGS: dict[str, Bug] = {
     "ack before commit, state": Bug(
         "reports are acknowledged when they come in (and the disk is slow)", ("commander crash",),
-        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 0.3)), {}, seen=9,
+        ((AgentSession, "_state", _ack_early(AgentSession._state)), (SimWriter, "delay", 1.0)),
+        {"faulty_for": 40.0}, seen=8,
     ),
     "no dedupe": Bug(
         "the commander applies what it has already (and the disk is slow)", ("connection reset", "messages late"),
-        ((StateReports, "_apply", _apply_again(StateReports._apply)), (SimWriter, "delay", 0.3)), {},
+        ((StateReports, "_apply", _apply_again(StateReports._apply)), (SimWriter, "delay", 0.3)), {}, seen=4,
     ),
     "receive-time deadlines": Bug(
         "a renewal counts from when its answer came", ("messages late", "partition", "one-way partition"),
-        ((Lease, "renewed", _renewed),), {"on_lease_loss": "stop", "pods": 3},
+        ((Lease, "renewed", _renewed),), {"on_lease_loss": "stop", "pods": 3}, seen=2,
     ),
     "wall clock": Bug(
         "deadlines are on the wall clock", ("wall clock step",),
-        ((HostClock, "boot", lambda self: self.wall() - EPOCH_OF_WALL),), {"pods": 3}, seen=3,
+        ((HostClock, "boot", lambda self: self.wall() - EPOCH_OF_WALL),), {"pods": 3}, seen=5,
     ),
     "leases run out early": Bug(
         "the commander counts a third of the lease", ("partition", "agent SIGSTOP"),
-        ((runs, "extend_many", _extend_half(runs.extend_many)),), {"pods": 3},
+        ((runs, "extend_many", _extend_half(runs.extend_many)),), {"pods": 3}, seen=2,
     ),
     "a restart shortens leases": Bug(
         "leases end with the commander", ("commander crash", "laptop reboots"),
         ((relaytui.commander.services.leases, "after_restart", lambda lease, now, boot_id, gap=0.0: (now, 0.0)),),
-        {"pods": 3},
+        {"pods": 3}, seen=6,
     ),
     "no hold-off after a restore": Bug(
         "a restored commander grants at once", ("restored backup",),
-        ((Leases, "load_in", lambda self, tx, *, unproven=False: None),), {"pods": 3}, seen=8,
+        ((Leases, "load_in", lambda self, tx, *, unproven=False: None),), {"pods": 3}, seen=4,
     ),
     "no fence on the volume": Bug(
         "who was replaced goes on publishing", ("partition", "force-acquire, pod gone"),
         ((Publisher, "_still_mine", lambda self: self._held()), (Lost, "_replaced", lambda self: False)),
-        {"on_lease_loss": "continue", "pods": 3}, seen=6,
+        {"on_lease_loss": "continue", "pods": 3}, seen=7,
     ),
     "no epoch check at the commander": Bug(
         "renewals of any epoch are taken", ("partition", "force-acquire, pod gone"),
-        ((relaytui.commander.services.leases, "decide_renew", _renew_any),), {"on_lease_loss": "continue", "pods": 3},
+        ((relaytui.commander.services.leases, "decide_renew", _renew_any),),
+        {"on_lease_loss": "continue", "pods": 3}, seen=2,
     ),
     "unconfirmed grants": Bug(
         "an answer that was long on its way starts a trainer", ("agent SIGSTOP", "messages late", "pod frozen"),
-        ((relay_agent.lease.acquire, "_confirm", _unconfirmed),), {"on_lease_loss": "stop", "pods": 3},
+        ((relay_agent.lease.acquire, "_confirm", _unconfirmed),), {"on_lease_loss": "stop", "pods": 3}, seen=2,
     ),
     "prune to one": Bug(
         "only the newest checkpoint is kept", (),
-        ((relay_agent.checkpoints.prune, "KEEP_AT_LEAST", 1),), {"keep": 1, "save_every": 3}, seen=4,
+        ((relay_agent.checkpoints.prune, "KEEP_AT_LEAST", 1),), {"keep": 1, "save_every": 3}, seen=2,
     ),
     "half a save is whole": Bug(
         "what lies in the staging folder is published as it is", (),
@@ -172,19 +174,20 @@ BUGS: dict[str, Bug] = {
     ),
     "resume by name": Bug(
         "the newest checkpoint is the last one by name", ("agent SIGTERM", "pod lost"),
-        ((beginning, "choose", _by_name(beginning.choose)),), {"total": 30, "save_every": 3}, seen=23,
+        ((beginning, "choose", _by_name(beginning.choose)),),
+        {"total": 60, "step_seconds": 0.2, "save_every": 2, "keep": 6}, seen=9,
     ),
     "ended while it lives": Bug(
         "the end is told before the trainer is dead", ("agent SIGTERM", "drain"),
-        ((SimSupervised, "stop", _gone_at_once),), {},
+        ((SimSupervised, "stop", _gone_at_once),), {}, seen=3,
     ),
     "numbers are used again": Bug(
         "a new agent does not ask how far the commander is", ("agent crash", "pod disk full"),
-        ((Lane, "rewind", _count_anew),), {"faulty_for": 40.0},
+        ((Lane, "rewind", _count_anew),), {"faulty_for": 40.0}, seen=4,
     ),
     "the guardian forgets deadlines": Bug(
         "nobody but the agent ends a lease", ("agent SIGSTOP",),
         ((SimGuardian, "deadline", property(lambda self: 0.0, lambda self, value: None)),),
-        {"on_lease_loss": "stop", "pods": 3}, seen=8,
+        {"on_lease_loss": "stop", "pods": 3, "lease": 6.0, "faulty_for": 40.0}, seen=8,
     ),
 }  # fmt: skip

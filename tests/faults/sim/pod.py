@@ -133,7 +133,7 @@ class PodHost(Host):
 
 @functools.cache
 def base_settings() -> Settings:
-    variables = {"COMMANDER_URL": "http://commander:8080", "RELAY_SHARED_SECRET": "s", "SLIME_SFT_CMD": "train"}
+    variables = {"COMMANDER_URL": "http://commander:8080", "RELAY_SHARED_SECRET": "s", "SLIME_SFT_CMD": "true"}
     variables["PREEMPT"] = "none"  # whatever machine this runs on
     return load(variables)
 

@@ -78,6 +78,10 @@ class SimSupervised(Supervised):
         self._told.set()
         return self._pid
 
+    def pids(self) -> set[int]:
+        """Of this machine's processes none is its."""
+        return set()
+
     def knows(self, number: int) -> bool:
         """It saves on SIGTERM."""
         return True
