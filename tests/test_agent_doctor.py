@@ -11,7 +11,7 @@ from typing import Any
 
 import programs
 import pytest
-from agent_rig import AGENT, SECRET, Rig
+from agent_rig import AGENT, SECRET, Rig, eventually
 
 from relay_agent.artifacts.examine import examined
 from relay_agent.config import load
@@ -329,3 +329,31 @@ def test_a_commander_that_takes_none_is_named(room: StoreRoom | None, words: str
     word = examined(load({"ARTIFACTS": "every"}, needs_url=False), room)
     assert word is not None
     assert (word.level, words in word.why) == ("fail", True)
+
+
+def test_what_the_commander_would_say_to_the_lease_is_foreseen(commander: Rig, tmp_path: Path) -> None:
+    """All was said to be well of a run that another pod held, or that had ended."""
+
+    def line(**variables: str) -> str:
+        done = doctor(commander, **{"WORKER_ID": "pod-b", "RUN_ID": "seen", "TRAIN_CMD": "true", **variables})
+        assert done.returncode == 0, done.stdout
+        return next((line for line in done.stdout.splitlines() if "  run " in line), "")
+
+    assert line() == "", "it would be new"
+    rig = Rig(tmp_path, run_id="seen", port=commander.port, state_folder=commander.state)
+    rig.volume.mkdir()
+    agent = rig.agent("echo step 1/2 loss 1; while ! test -e go; do sleep 0.02; done; exit 3")
+    try:
+        eventually(lambda: rig.run()["status"] == "running", "a trainer")
+        held = "WARN  run — run seen is held by pod-a: this agent would wait — `relay-tui drain seen` "
+        assert line().startswith(held)
+        assert line(WORKER_ID="pod-a") == "ok    run — seen is held by this pod"
+        assert "run seen is a sft run, not rl" in line(MODE="rl")
+        (tmp_path / "go").touch()
+        agent.wait()
+    finally:
+        rig.close()
+    failed = "WARN  run — run seen is failed: this agent would be refused — `relay-tui requeue seen` queues it again; "
+    assert line().startswith(failed)
+    rig.call("/api/runs/seen/requeue", expected_epoch=1)
+    assert line() == "ok    run — seen is queued, and nobody holds it"

@@ -84,6 +84,16 @@ async def test_a_worker_may_work_and_nothing_else(kit: Kit) -> None:
         assert (await kit.post(f"/api/runs/run-1/{path}", {"expected_epoch": 0}, role="worker"))[0] == 403
 
 
+async def test_a_worker_may_hear_how_a_run_stands_that_it_names(kit: Kit) -> None:
+    assert "run" not in (await kit.get("/api/whoami", role="worker"))[1]
+    assert (await kit.get("/api/whoami?run=run-1", role="worker"))[1]["run"] is None
+    await (await kit.agent("px1")).acquire("run-1")
+    standing = {"status": "leased", "mode": "sft", "holder": "px1", "epoch": 1}
+    assert (await kit.get("/api/whoami?run=run-1", role="worker"))[1]["run"] == standing, "and nothing else of it"
+    assert (await kit.get("/api/whoami?run=../x", role="worker"))[0] == 422
+    assert (await kit.get("/api/whoami?run=run-1", role=None))[0] == 401
+
+
 async def test_both_headers_are_a_token_and_two_tokens_are_none(kit: Kit) -> None:
     assert (await kit.get("/api/runs", role=None, headers={"X-Relay-Secret": kit.operator}))[0] == 200
     both = {"Authorization": f"Bearer {kit.operator}", "X-Relay-Secret": kit.operator}

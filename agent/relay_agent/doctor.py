@@ -304,6 +304,7 @@ def _said(what: str, word: Word) -> Check:
 
 async def _commander(settings: Settings) -> AsyncIterator[Check]:
     from relay_agent.artifacts.examine import examined as store_examined
+    from relay_agent.lease.standing import standing
     from relay_agent.link.contact import Contact
 
     if not settings.shared_secret:
@@ -330,7 +331,7 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
             health = await contact.health(session)
             yield _ok("commander", f"{settings.commander_url} answers and proved who it is (version {health.version})")
             before = time.time()
-            who = await contact.whoami(session)
+            who = await contact.whoami(session, settings.run_id)
             after = time.time()
     except RelayError as error:
         what = "commander" if error.exit_code == Exit.UNAVAILABLE else "token"
@@ -341,6 +342,8 @@ async def _commander(settings: Settings) -> AsyncIterator[Check]:
         yield _fail(what, error)
         return
     yield _ok("token", f"lets this worker in as {who.role}")
+    if who.run is not None:
+        yield _said("run", standing(settings, who.run))
     for check in lease_checks(settings, who):
         yield check
     if (word := store_examined(settings, who.artifacts)) is not None:

@@ -20,6 +20,7 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.messages import LEAVES, MAX_FRAME
 from relaytui.wire.proof import CHALLENGE_HEADER, proof_key, proven
 from relaytui.wire.scheme import instead_words, spoken_instead, untrusted
+from relaytui.wire.status import RunStatus
 from relaytui.wire.text import clean
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ class StoreRoom(Struct, frozen=True):
     run_quota: int
 
 
+class Standing(Struct, frozen=True):
+    """Of a run: what it is to the commander."""
+
+    status: RunStatus
+    mode: str
+    holder: str | None
+    epoch: int
+
+
 class Whoami(Struct, frozen=True):
     role: str
     commander: str
@@ -58,6 +68,8 @@ class Whoami(Struct, frozen=True):
     version: str = ""
     lease_seconds: float = 0.0
     artifacts: StoreRoom | None = None
+    run: Standing | None = None
+    """The one asked about; None where it would be new, or nobody says."""
 
 
 class Contact:
@@ -107,9 +119,10 @@ class Contact:
             )
         return health
 
-    async def whoami(self, session: aiohttp.ClientSession) -> Whoami:
-        """Call only after `health`: this sends the token."""
-        status, body = await self._get(session, "/api/whoami", self._authorization())
+    async def whoami(self, session: aiohttp.ClientSession, run_id: str = "") -> Whoami:
+        """Call only after `health`: this sends the token. `run_id`: whose standing is asked, too."""
+        path = "/api/whoami" + (f"?run={run_id}" if run_id else "")
+        status, body = await self._get(session, path, self._authorization())
         if status in (401, 403):
             raise self._refused(status, body)
         if status != 200:

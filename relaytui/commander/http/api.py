@@ -52,6 +52,14 @@ def run_id_of(request: web.Request) -> str:
     return run_id
 
 
+def asked_run(request: web.Request) -> str | None:
+    """Of the query, where it names one."""
+    run_id = request.query.get("run")
+    if run_id is not None and not is_id(run_id):
+        raise RelayError("bad_field", "no run can have that id", "letters, digits, . _ -", status=422)
+    return run_id
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     core: Core
@@ -104,8 +112,10 @@ class Api:
     async def whoami(self, request: web.Request) -> web.Response:
         core = self.core
         now, store = core.clock.wall(), core.artifacts
+        run_id = asked_run(request)
         return answer(
             {
+                **({} if run_id is None else {"run": self._standing(run_id)}),
                 "role": request[ROLE],
                 "commander": core.generation,
                 "now": now,
@@ -115,6 +125,13 @@ class Api:
                 "artifacts": {"quota": store.quota, "used": await store.used(), "run_quota": store.run_quota},
             }
         )
+
+    def _standing(self, run_id: str) -> dict[str, Any] | None:
+        """What an agent that asks for its lease would hear; None of a run that would be a new one."""
+        if run_id not in self.core.board.runs:
+            return None
+        row = self._row(run_id)
+        return {"status": row.status, "mode": row.mode, "holder": row.holder, "epoch": row.epoch}
 
     # -- pages ---------------------------------------------------------------------------------------------------
 
@@ -162,9 +179,7 @@ class Api:
         return answer({"now": self.core.clock.wall(), "workers": self.core.board.worker_rows()})
 
     async def events(self, request: web.Request) -> web.Response:
-        run_id = request.query.get("run")
-        if run_id is not None and not is_id(run_id):
-            raise RelayError("bad_field", "no run can have that id", "letters, digits, . _ -", status=422)
+        run_id = asked_run(request)
         rows = await self.core.reader.events(
             after=query_int(request, "after", None, 0, 2**53),
             before=query_int(request, "before", None, 0, 2**53),
