@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,9 +31,21 @@ __all__ = ["commander", "marked", "rig", "served"]
 collect_ignore = [] if os.environ.get("TEST_REAL") else ["real"]
 """What needs the real trainers: `make test-real`."""
 
-_PYTHON = Path(sys.base_prefix, "bin")
-if (_PYTHON / "python3").exists():  # what the PATH has may be a script that starts a dozen shells before it is Python
-    os.environ["PATH"] = f"{_PYTHON}{os.pathsep}{os.environ['PATH']}"
+
+def _bare_python(theirs: Path) -> Path:
+    """A folder with Python as trainers find it, and no more: what the PATH has may be a script that starts a dozen
+    shells first, and what is installed beside that Python may be loaded at each of its starts."""
+    root = Path(tempfile.mkdtemp(prefix="relay-tests-python-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    (root / "pyvenv.cfg").write_text(f"home = {theirs.parent}\ninclude-system-site-packages = false\n")
+    (root / "bin").mkdir()
+    for name in ("python", "python3"):
+        (root / "bin" / name).symlink_to(theirs)
+    return root / "bin"
+
+
+if (_PYTHON := Path(sys.base_prefix, "bin", "python3")).exists():
+    os.environ["PATH"] = f"{_bare_python(_PYTHON)}{os.pathsep}{os.environ['PATH']}"
 
 # Nobody is spoken to who would have to be trusted, and each reading of all authorities' certificates takes 30 ms.
 if not os.environ.get("TEST_REAL"):

@@ -20,7 +20,7 @@ from relay_agent import guardian
 from relay_agent.checkpoints.manifest import read
 from tests.hub import Fault, RemoteHub, hub_process
 
-STEPS = 40
+STEPS = 16
 BUSY = 120.0
 """Seconds that a busy machine may take for what takes two."""
 
