@@ -40,6 +40,9 @@ class Served:
 
     def __init__(self, state: Path, *options: str, **variables: str) -> None:
         self.state = state
+        if not state.exists():
+            state.mkdir(mode=0o700, parents=True)
+            (state / "key").write_bytes(programs.KEY)
         self.process = programs.Popen(
             [RELAY, "serve", "--json", "--port", "0", "--state", state, *options],
             stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from programs import KEY
 
 from relaytui.commander.server import Commander
 from relaytui.commander.settings import CommanderSettings
@@ -307,7 +308,7 @@ async def running(state: Path, clock: Any = None, **settings: Any) -> AsyncItera
     if not state.exists():
         # One key for all tests: stretching it into proof keys is slow on purpose, and is remembered in the process.
         state.mkdir(mode=0o700, parents=True)
-        for name, content in ({"key": b"k" * 32} | empty_databases()).items():
+        for name, content in ({"key": KEY} | empty_databases()).items():
             (state / name).write_bytes(content)
     commander = Commander(CommanderSettings(**({"state": state, "port": 0} | settings)), clock=clock or SystemClock())
     await commander.start()

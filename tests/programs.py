@@ -9,9 +9,10 @@ no descriptor but those, and an exit code to wait for. It runs the very script t
 The processes that send for an agent are had in the same way: by a copied agent that sends somewhere, which has a helper
 of its own, and in the process of tests within `sending`. So are the test hub's process and its real client.
 
-What differs: /proc shows the helper's command line and environment, and its memory; imports have taken place. Whoever
-tests that, or what comes before it (early signals, closed streams, locales, a terminal, limits), uses `subprocess`
-itself, as both programs do. What is asked for in a way that is not known here is started by exec.
+What differs: /proc shows the helper's command line and environment, and its memory; imports have taken place, and what
+proves that one has KEY or SECRET is made. Whoever tests that, or what comes before it (early signals, closed streams,
+locales, a terminal, limits), uses `subprocess` itself, as both programs do. What is asked for in a way that is unknown
+here is started by exec.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ BEFORE_MAIN = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL_", "SSL_")
 """Variables that are looked at before the program's own first line, or as what it imports is loaded."""
 MAX_ASKED = 100_000
 """Bytes that surely fit into one message."""
+KEY = b"k" * 32
+"""A state folder's key for tests."""
+SECRET = "a-shared-secret-of-some-length"
+"""A shared secret for tests."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -171,6 +176,10 @@ def load_everything() -> None:
         for found in pkgutil.walk_packages(path, f"{package}."):
             if not {"__main__", "dashboard", "demo"} & set(found.name.split(".")):
                 importlib.import_module(found.name)
+    from relaytui.wire.proof import derived_token, proof_key
+
+    for secret in (SECRET, derived_token(KEY, "operator"), derived_token(KEY, "worker")):
+        proof_key(secret)  # slow on purpose, and remembered: no copy has to make it
 
 
 def clone() -> int:
