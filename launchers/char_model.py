@@ -58,7 +58,8 @@ def corpus() -> list[int]:
     from pydoc_data.topics import topics
 
     text = " ".join(topics[name] for name in sorted(topics)).lower()
-    return [ALPHABET.index(char) for char in re.sub(r"[^a-z.,']+", " ", text)]
+    indices = {ord(char): index for index, char in enumerate(ALPHABET)}
+    return list(re.sub(r"[^a-z.,']+", " ", text).translate(indices).encode("ascii"))
 
 
 class Model:
