@@ -76,8 +76,9 @@ def test_gone_at_every_write_of_a_publish(bucket: Store, tmp_path: Path) -> None
         bucket.fails_at = -1
         with mounted(tmp_path / f"next-{at}", bucket.url) as mount:
             found = open_run(mount.place, run.run_id)
-            assert whole_names(found) == names(found)
-            assert names(found)[:2] == ["step_00000001", "step_00000002"]
+            there = names(found)
+            assert whole_names(found) == there
+            assert there[:2] == ["step_00000001", "step_00000002"]
             resume = choose(found)
             assert resume is not None
             assert not resume.bad
