@@ -54,6 +54,31 @@ async def test_a_run_begun_anew_shows_that_at_once(tmp_path: Path) -> None:
     assert row.get("step", 0) == 0
 
 
+@pytest.mark.parametrize("resumed", [100, 125, 0])
+async def test_what_was_told_of_lost_steps_does_not_stand_beside_the_step(tmp_path: Path, resumed: int) -> None:
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        first = await kit.agent("first")
+        await first.acquire("run-1")
+        await first.state(started())
+        await first.tell(step(1, 400, loss=9.0), step(125, 400, loss=2.5, lr=0.1, reward=0.7))
+        await first.state(ended("preempted", 125))
+        second = await kit.agent("second")
+        await second.acquire("run-1")
+        await second.state(started(resumed))
+        row = (await same_after_a_restart(kit, tmp_path / "state", clock))["run-1"]
+    lost = resumed < 125
+    assert row.get("step", 0) == resumed
+    assert [row.get(name) for name in ("loss", "lr", "reward")] == ([None] * 3 if lost else [2.5, 0.1, 0.7])
+    clock = FakeClock()
+    async with running(tmp_path / "state", clock) as kit:
+        again = await kit.agent("second")
+        await again.tell(step(resumed + 1, loss=3.5), run_id="run-1", epoch=second.epoch, token=second.token)
+        row = (await rows(kit))["run-1"]
+    assert row["loss"] == 3.5, "its own is"
+    assert (row.get("lr") is None) is (resumed + 1 < 125)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 async def test_a_loss_that_is_no_number_is_one_after_a_restart_too(tmp_path: Path, value: str) -> None:
     clock = FakeClock()

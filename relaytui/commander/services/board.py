@@ -46,7 +46,8 @@ class RunView:
         self.expires = 0.0
         self._said: Attempt | None = None  # the newest that said a step
         self._last: Last | None = None  # of the newest that told anything
-        self._told: dict[str, tuple[int, Number]] = {}  # (epoch, value) of step, total and metrics
+        self._told: dict[str, tuple[int, Number, int | None]] = {}
+        """Epoch, value and step of step, total and metrics."""
         self._first_loss: tuple[int, Number] | None = None
         self.transfers: dict[str, TransferRow] = {}  # by kind
         self.stored: dict[int, int] = {}  # steps that are whole in the artifact store, by the artifact's id
@@ -58,7 +59,7 @@ class RunView:
         values = {**last.metrics, _STEP: last.step, _TOTAL: last.total}
         for name, value in values.items():
             if value is not None and (name not in self._told or last.epoch >= self._told[name][0]):
-                self._told[name] = last.epoch, value
+                self._told[name] = last.epoch, value, last.step
         for kind, row in last.transfers.items():
             if kind not in self.transfers or row.epoch >= self.transfers[kind].epoch:
                 self.transfers[kind] = row
@@ -77,18 +78,21 @@ class RunView:
         return said if said is not None and said.epoch == self.run.epoch and said.began_step is not None else None
 
     def told(self, name: str) -> Number | None:
-        """The last value of a metric."""
-        return self._told[name][1] if name in self._told else None
+        """The last value of a metric; None where that is of steps beyond the run's own, which an attempt before made:
+        they are lost."""
+        epoch, value, at = self._told.get(name, (0, None, None))
+        anew = max(self._told.get(_STEP, (0,))[0], self._said.epoch if self._said is not None else 0)
+        return None if epoch < anew and at is not None and at > self.step else value
 
     @property
     def told_step(self) -> Told | None:
         """With the epoch of the attempt that told it."""
-        epoch, step = self._told.get(_STEP, (0, None))
+        epoch, step, _ = self._told.get(_STEP, (0, None, None))
         return None if step is None else (epoch, int(step))
 
     @property
     def step(self) -> int:
-        epoch, step = self._told.get(_STEP, (0, None))
+        epoch, step, _ = self._told.get(_STEP, (0, None, None))
         told = None if step is None else int(step)
         said = self._said
         if said is not None and said.epoch >= epoch:
@@ -97,7 +101,7 @@ class RunView:
 
     @property
     def total(self) -> int | None:
-        total = self.told(_TOTAL)
+        _, total, _ = self._told.get(_TOTAL, (0, None, None))
         return None if total is None else int(total)
 
     @property
