@@ -31,6 +31,7 @@ from relay_agent.checkpoints.disk import (
     sync_folder,
     write_new,
 )
+from relay_agent.checkpoints.formats import check_files
 from relay_agent.checkpoints.line import Line, survey
 from relay_agent.checkpoints.manifest import (
     MANIFEST,
@@ -49,7 +50,7 @@ from relay_agent.checkpoints.manifest import (
     sizes_match,
     verify,
 )
-from relay_agent.checkpoints.staging import MARKER, OURS, Staged
+from relay_agent.checkpoints.staging import MARKER, OURS, STAGING, Staged
 from relay_agent.checkpoints.tree import Cancelled, Check, Tree, Unsettled, hash_files, never, walk
 from relay_agent.volume.volume import RunFolder, highest_claim
 
@@ -116,6 +117,8 @@ def publish(
         if not any(file.size for file in files):
             raise Torn("it holds no data")
         _unchanged(root, tree)
+        if staged.adapter == STAGING and forked_from is None:  # nobody has looked at it yet
+            _check_forms(root, tree, check)
         if staged.settled and hash_files(root, tree.files, check=check) != hashes:  # a map of it leaves no other trace
             raise Unsettled("it changed while it was published: somebody still writes to it")
 
@@ -252,6 +255,14 @@ def _refuse_foreign_manifest(root: int) -> None:
         pass
     except (Torn, OSError):
         raise Torn(f"the trainer saved a {MANIFEST} of its own; that name is taken for the manifest") from None
+
+
+def _check_forms(root: int, tree: Tree, check: Check) -> None:
+    try:
+        check_files(root, tree.files, poll=check, any_form=True)
+    except Torn:
+        _unchanged(root, tree)  # else its trainer took it away meanwhile, or writes to it
+        raise
 
 
 def _unshare(disk: Disk, root: int, check: Check) -> None:

@@ -22,6 +22,8 @@ __all__ = ["Files", "check_file", "check_files"]
 _ARCHIVES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".keras", ".npz")
 _INDEX = (".safetensors.index.json", ".bin.index.json")
 _HDF5 = (".h5", ".hdf5")
+_FORMED = (".safetensors", dcp.METADATA, dcp.SUFFIX, *_HDF5, ".json", *(each for each in _ARCHIVES if each != ".bin"))
+"""Ends of names that say what form a file has. Many call a file of their own form `.bin`."""
 _SAMPLE = 4096
 """Bytes at each end that tell a file that was never written: all NUL after power loss, or on some mounts."""
 
@@ -44,9 +46,12 @@ def check_file(file: int | str | os.PathLike[str], deep: bool = False, *, name: 
         Files(root, deep, poll).check(path.name)
 
 
-def check_files(root: int, files: Iterable[Found], deep: bool = False, poll: Check = never) -> None:
-    """Torn unless each of them, all below the folder open as `root`, is whole and has what it refers to."""
-    checked = Files(root, deep, poll)
+def check_files(
+    root: int, files: Iterable[Found], deep: bool = False, poll: Check = never, *, any_form: bool = False
+) -> None:
+    """Torn unless each of them, all below the folder open as `root`, is whole and has what it refers to. `any_form`:
+    those whose names say nothing may be empty, or all zeros."""
+    checked = Files(root, deep, poll, any_form=any_form)
     for found in files:
         checked.check(found.path)
 
@@ -54,7 +59,8 @@ def check_files(root: int, files: Iterable[Found], deep: bool = False, poll: Che
 class Files:
     """Checks files below a folder open as `root`, each once, however many others refer to it."""
 
-    def __init__(self, root: int, deep: bool = False, poll: Check = never) -> None:
+    def __init__(self, root: int, deep: bool = False, poll: Check = never, *, any_form: bool = False) -> None:
+        self.any_form = any_form
         self._root = root
         self._deep = deep
         self._poll = poll
@@ -101,10 +107,10 @@ class Files:
 
 def _check(span: Span, path: str, deep: bool, poll: Check, files: Files | None) -> None:
     where, _, name = path.rpartition("/")
-    if span.size == 0:
-        raise Torn("it is empty")
     if not any(span.head(_SAMPLE)) and not any(span.tail(_SAMPLE)):
-        raise Torn("it holds nothing but zeros")
+        if files and files.any_form and not name.endswith(_FORMED):
+            return
+        raise Torn("it holds nothing but zeros" if span.size else "it is empty")
     head = span.head(len(pickled.LEGACY))
     if name.endswith(".safetensors"):
         safetensors.check(span, poll)
