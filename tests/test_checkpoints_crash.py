@@ -31,7 +31,7 @@ def worlds(
     template: RunFolder, tmp_path: Path, act: Callable[[RunFolder, Disk], object], make: Callable[[], BaseException]
 ) -> Iterator[tuple[RunFolder, FaultyDisk]]:
     """`act` in a fresh copy of the world for every call it makes, struck before, after, and halfway through a write.
-    Of a crash, after one call is before the next."""
+    Of a crash, after one call is before the next; and before a flush is after it, for no power is cut here."""
     volume = template.root.parents[1]
 
     def fresh(number: int, way: str) -> RunFolder:
@@ -45,12 +45,18 @@ def worlds(
     assert len(counted.calls) > 5
     for number, call in enumerate(counted.calls):
         ways = {"before"} | ({"half"} if call == "write" else set())
-        if make is not Crash or number == len(counted.calls) - 1:
+        if make is Crash and number and is_flush(counted.calls[number - 1]):
+            ways.discard("before")
+        if number == len(counted.calls) - 1 or (make is not Crash and not is_flush(call)):
             ways.add("after")
         for way in sorted(ways):
             run = fresh(number, way)
             yield run, kind(number, make, after=way == "after", half=way == "half")
             shutil.rmtree(run.root.parents[1])
+
+
+def is_flush(call: str) -> bool:
+    return call.startswith("fsync ")
 
 
 def goes_on(run: RunFolder) -> None:

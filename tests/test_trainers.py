@@ -55,7 +55,7 @@ class Pod:
     def start(self, *options: str, **variables: str) -> subprocess.Popen[str]:
         newest = self.marked()[-1] if self.marked() else ""
         return subprocess.Popen(
-            [sys.executable, str(CHAR_LM), "--mode", self.mode, "--steps", f"{self.steps}", "--save-every", "7", *options],
+            [sys.executable, str(CHAR_LM), "--mode", self.mode, f"--steps={self.steps}", "--save-every=7", *options],
             env=environment(
                 RELAY_CKPT_STAGING_ROOT=self.staging,
                 RELAY_OUTPUT_DIR=self.root / "out",
