@@ -22,6 +22,8 @@ from relaytui.wire.feed import EventAdded, Snapshot
 from relaytui.wire.rows import EventRow
 
 OLDER = "/api/events"
+BESIDE = (120, 24)
+"""So wide that words in the corner lie beside those of the list: nobody has to wait until they have gone."""
 
 
 def event(id: int) -> EventRow:
@@ -159,7 +161,7 @@ async def test_a_search_looks_through_older_ones(commander: ScriptedCommander) -
 
 async def test_older_ones_that_cannot_be_had_are_not_denied(commander: ScriptedCommander) -> None:
     del commander.answers["GET", OLDER]
-    async with dashboard(commander) as rig:
+    async with dashboard(commander, size=BESIDE) as rig:
         await rig.press("3")
         await rig.shows("events 200 of 300")
         await rig.press("slash", *"run.odd", "enter")
@@ -169,12 +171,13 @@ async def test_older_ones_that_cannot_be_had_are_not_denied(commander: ScriptedC
 
 async def test_where_they_are_to_be_had_is_said_as_this_commander_is_called(commander: ScriptedCommander) -> None:
     del commander.answers["GET", OLDER]
-    async with dashboard(commander, program="relay-tui --state /srv/x") as rig:
+    async with dashboard(commander, size=BESIDE, program="relay-tui --state /srv/x") as rig:
         await rig.press("3")
         await rig.shows("events 200 of 300")
         await rig.press("slash", *"run.odd", "enter")
         await rig.shows("relay-tui --state /srv/x events has 100 older ones")
-    async with dashboard(commander, program=None) as rig:  # a demo, whose commander no other program is to look for
+    # A demo, whose commander no other program is to look for.
+    async with dashboard(commander, size=BESIDE, program=None) as rig:
         await rig.press("3")
         await rig.shows("events 200 of 300")
         await rig.press("slash", *"run.odd", "enter")
