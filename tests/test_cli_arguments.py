@@ -122,8 +122,9 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(place))
     monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
     for name in list(os.environ):
-        if name.startswith(("RELAY_", "SLIME_")) or name in ("PORT", "COMMANDER_URL", "RUN_ID"):
+        if name not in ("HOME", "XDG_STATE_HOME", "SSL_CERT_FILE") and not name.startswith("PYTEST"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", os.defpath)
     monkeypatch.setenv("RELAY_TOKEN", "t" * 20)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
