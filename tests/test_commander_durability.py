@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from cli_kit import Served
 from commander_kit import DEADLINE, Agent, log, published, running, started, step, until
 
 from relaytui.commander.model.lease import Lease, LeaseState
@@ -29,49 +26,27 @@ from relaytui.wire.errors import Exit, RelayError
 from relaytui.wire.proof import derived_token
 from relaytui.wire.status import RunStatus
 
-RUNNER = """
-import asyncio, sys
-from pathlib import Path
-from relaytui.commander.server import Commander
-from relaytui.commander.settings import CommanderSettings
-
-async def main():
-    commander = Commander(CommanderSettings(state=Path(sys.argv[1]), port=int(sys.argv[2])))
-    await commander.start()
-    print(commander.port, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
 
 class Process:
     """A commander in a process of its own, to be killed."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        self.port = 0
-        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self._port = "0"
+        """Any at first, and that one from then on."""
+        self._served: Served | None = None
 
     async def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(self.state), str(self.port)], stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), DEADLINE)
-        assert line, "the commander did not start"
-        self.port = int(line)
+        again = asyncio.to_thread(Served, self.state, "--port", self._port)
+        self._served = await asyncio.wait_for(again, DEADLINE)
+        self.url = self._served.url
+        self._port = self.url.rpartition(":")[2]
 
     def kill(self) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        assert self._served is not None
+        self._served.process.kill()
+        self._served.process.communicate()
 
     def headers(self) -> dict[str, str]:
         return {"X-Relay-Secret": derived_token((self.state / "key").read_bytes(), "operator")}
