@@ -132,17 +132,17 @@ async def test_the_commander_killed_under_the_reports_of_twenty_agents(tmp_path:
 
 def test_an_agent_frozen_past_its_lease_adds_nothing_to_its_successors_line(tmp_path: Path) -> None:
     """And the successor ends with the very bytes of a run that nobody disturbed."""
-    command = f"{CHAR_LM} --steps 80 --save-every 10 --step-seconds 0.02"
+    command = f"{CHAR_LM} --steps 40 --save-every 5 --step-seconds 0.06"
     alone = tmp_path / "alone"
     alone.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
     undisturbed = subprocess.Popen(
-        f"exec {CHAR_LM} --steps 80 --save-every 10", shell=True, stdout=subprocess.DEVNULL,
+        f"exec {CHAR_LM} --steps 40 --save-every 5", shell=True, stdout=subprocess.DEVNULL,
         env=env | {"RELAY_OUTPUT_DIR": str(alone), "RELAY_CKPT_STAGING_ROOT": str(alone / "staging")},
     )  # fmt: skip
     with rigged(tmp_path, lease_seconds=2.0) as rig:
         old = rig.agent(command)
-        eventually(lambda: rig.run()["newest_step"] >= 20, "a second checkpoint")
+        eventually(lambda: rig.run()["newest_step"] >= 10, "a second checkpoint")
         old.process.send_signal(signal.SIGSTOP)
         new = rig.agent(command, worker="pod-b")
         new.heard("trainer started")
@@ -209,7 +209,7 @@ for _ in range(4 * os.cpu_count()):
     children.append(child)
 for step in range(1, 101):
     print(f"step {step}/100 loss 1.0", flush=True)
-    time.sleep(0.06)
+    time.sleep(0.045)
 for child in children:
     os.kill(child, 9)
 """
