@@ -33,11 +33,11 @@ class ManualClock:
     def boot_id(self) -> str:
         return "boot"
 
-    def watch(self, seconds: float) -> Iterator[None]:
-        """Time passes, and somebody looks twice in each second of it."""
+    def watch(self, seconds: float, every: float = 0.5) -> Iterator[None]:
+        """Time passes, and somebody looks again and again, as an agent does twice in each second."""
         until = self.now + seconds
         while self.now < until:
-            self.now = min(until, self.now + 0.5)
+            self.now = min(until, self.now + every)
             yield
 
 

@@ -44,16 +44,16 @@ def test_lines_give_way_counted_and_steps_stay(tmp_path: Path, on_disk: bool) ->
 
 
 def test_steps_are_thinned_when_nothing_else_can_give_way(tmp_path: Path) -> None:
-    queue, _ = lane(tmp_path, bound=2 << 20)
-    for number in range(60_000):
+    queue, _ = lane(tmp_path, bound=1 << 20)
+    for number in range(30_000):
         queue.append(step(number))
-    assert queue.size <= (2 << 20) + 2 * SEGMENT
+    assert queue.size <= (1 << 20) + 2 * SEGMENT
     commander = Commander()
     commander.take_all(queue)
     steps = [report.step for report in commander.reports if isinstance(report, Step)]
     assert steps == sorted(steps)
-    assert steps[-1] == 59_999
-    assert queue.thinned == 60_000 - len(steps)
+    assert steps[-1] == 29_999
+    assert queue.thinned == 30_000 - len(steps)
 
 
 def test_a_week_without_a_commander_costs_its_bound_and_survives_the_agent(tmp_path: Path) -> None:
