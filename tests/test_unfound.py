@@ -31,7 +31,7 @@ class Rig:
         )  # fmt: skip
 
     async def trains(self, seconds: float, steps: int = 1) -> list[str]:
-        """`steps`: with each look. What was said of it by then. A few looks in each minute find what more would find."""
+        """`steps`: with each look. What was said of it by then. A few looks in a minute find as much as many."""
         for _ in chain(self.clock.watch(1.0), self.clock.watch(seconds - 1.0, every=5.0)):
             self.step += steps
             await self.publisher.look()
