@@ -137,7 +137,7 @@ def test_what_an_earlier_attempt_set_aside_is_damaged_not_missing(rig: Rig) -> N
     second.process.send_signal(signal.SIGTERM)
     second.wait()
     older = rig.run()["attempts"][-1]["started_from"]
-    third = rig.agent(mock("--steps", 14, "--step-seconds", 0.01), worker="pod-c")
+    third = rig.agent(mock("--steps", rig.run()["newest_step"] + 4, "--step-seconds", 0.01), worker="pod-c")
     assert third.wait() == 0, third.says()
     assert rig.run()["attempts"][-1]["started_from"] == older != newest
     assert f"{newest} is damaged" in third.says()

@@ -13,7 +13,7 @@ import pytest
 from commander_kit import FakeClock
 from preempt_kit import serving, settings, virtually
 
-from relay_agent.attempt.wish import HEED
+from relay_agent.attempt.wish import HEED, Asked
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.preempt.clues import Clues
 from relay_agent.preempt.departure import Departure, grace_of
@@ -52,8 +52,10 @@ class Trainer:
         takes_file_after: float = math.inf,
         publishes_after: float = math.inf,
         sigterm: bool = True,
+        unasked: str = "",
     ) -> None:
         self.size, self.speed = size, speed
+        self._unasked = unasked
         self._clock = clock
         self._signalled, self._sigterm = signalled, sigterm
         self._takes, self._publishes = takes_file_after, publishes_after
@@ -63,9 +65,9 @@ class Trainer:
     def published(self) -> int:
         return int(self._clock.boot() - self.asked_at >= self._publishes)
 
-    async def ask_to_save(self) -> tuple[bool, str]:
+    async def ask_to_save(self) -> Asked:
         self.asked_at = self._clock.boot()
-        return self._signalled, "the trainer was asked to save"
+        return Asked(self._signalled, "the trainer was asked to save", self._unasked)
 
     async def took_the_wish(self) -> bool:
         return self._clock.boot() - self.asked_at >= self._takes
@@ -199,6 +201,19 @@ def test_who_takes_no_wish_gets_sigterm_as_on_a_drain(tmp_path: Path) -> None:
     scene.trainer(sigterm=True)
     scene.hear(SPOT)
     assert scene.orders[0] == ("stop", HEED)
+
+
+def test_who_could_not_be_asked_is_not_called_deaf(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, **aws())
+    scene.trainer(sigterm=False, unasked="the volume hangs")
+    scene.hear(SPOT)
+    assert scene.orders[0] == ("stop", 110.0)
+    *_, said = [message for kind, message, _ in scene.told.events if kind == "preempt.unheeded"]
+    assert said.startswith("the trainer could not be asked for a checkpoint (the volume hangs) and knows no SIGTERM")
+    scene = Scene(tmp_path, **aws())
+    scene.trainer(sigterm=True, unasked="the volume hangs")
+    scene.hear(SPOT)
+    assert scene.orders[0] == ("stop", 0.0)
 
 
 def test_who_would_only_die_of_sigterm_trains_on_to_the_end(tmp_path: Path) -> None:
@@ -371,7 +386,7 @@ def test_a_notice_after_the_end_leaves_it_an_end(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_is_stopped_all_the_same(tmp_path: Path) -> None:
     scene = Scene(tmp_path, **aws())
 
-    async def fails() -> tuple[bool, str]:
+    async def fails() -> Asked:
         raise OSError(13, "no /proc here")
 
     scene.trainer().ask_to_save = fails  # type: ignore[method-assign]

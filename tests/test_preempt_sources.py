@@ -198,6 +198,7 @@ async def test_azure_what_is_no_list_of_events(service: Service, around: Surroun
 def test_slurm_by_signal() -> None:
     job = {"SLURM_JOB_ID": "41"}
     assert warned(job, NOW) == Notice("slurm", "Slurm sent SIGUSR1 to job 41", None)
+    assert warned({}, NOW) == Notice("slurm", "Slurm sent SIGUSR1", None), "PREEMPT=slurm, and nobody said which job"
     assert warned(job | {"SLURM_JOB_END_TIME": str(int(NOW) + 90)}, NOW).at == NOW + 90
     assert warned(job | {"SLURM_JOB_END_TIME": str(int(NOW) + 90_000)}, NOW).at is None, "it is preempted"
     assert warned(job | {"SLURM_JOB_END_TIME": str(int(NOW) - 1)}, NOW).at is None

@@ -19,7 +19,7 @@ from preempt_kit import virtually
 
 from relay_agent.attempt.gently import LAST, Gently
 from relay_agent.attempt.orders import Answer, Orders
-from relay_agent.attempt.wish import HEED
+from relay_agent.attempt.wish import HEED, Asked
 from relay_agent.checkpoints.watching import Settling
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.process import say, tell_time
@@ -55,12 +55,14 @@ class Trainer:
         saves: tuple[float, float] = (math.inf, math.inf),
         settles: tuple[float, ...] = (),
         writes_at: float = math.inf,
+        unasked: str = "",
     ) -> None:
         self._clock = clock
         self._sigterm, self._signalled = sigterm, signalled
         self._takes, self._publishes, self._exits = takes_after, publishes_after, exits_after
         self._saves = saves
         self._settles, self._writes_at = settles, writes_at
+        self._unasked = unasked
         self.asked_at: float | None = None
 
     def _since(self) -> float:
@@ -93,9 +95,10 @@ class Trainer:
     def gone(self) -> bool:
         return self._since() >= self._exits
 
-    async def ask_to_save(self) -> tuple[bool, str]:
+    async def ask_to_save(self) -> Asked:
         self.asked_at = self._clock.boot()
-        return self._signalled, "the trainer was asked to save"
+        how = f"could not be asked to save: {self._unasked}" if self._unasked else "was asked to save"
+        return Asked(self._signalled, f"the trainer {how}", self._unasked)
 
     async def took_the_wish(self) -> bool:
         return self.asked_at is None or self._since() >= self._takes
@@ -148,6 +151,18 @@ def test_what_it_saved_before_is_waited_for_where_nothing_will_answer(capsys: py
         " step_20, which it saved before, has kept still for 60 s, in 37 s"
     )
     assert stops == "relay-agent: stopping the trainer"
+
+
+def test_who_could_not_be_asked_is_not_waited_for_nor_called_deaf(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "the file .save-now could not be made: No such file or directory"
+    assert waits(unasked=why) == (0.0, ["order.unheeded"], True)
+    assert waits(unasked=why, answers=True) == (0.0, ["order.unheeded"], True), "whoever answered before"
+    _, *said = [line.removeprefix("relay-agent: ") for line in capsys.readouterr().err.splitlines()[:3]]
+    assert said == [
+        f"the trainer could not be asked to save: {why}",
+        f"the trainer could not be asked for a checkpoint ({why}) and knows no SIGTERM: it is stopped",
+    ]
+    assert waits(unasked=why, settles=(20,)) == (20.0, ["order.unheeded"], True)
 
 
 def test_but_not_longer_than_for_one_that_answers() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.wish import HEED, LOOK, Saver, Wish
+from relay_agent.attempt.wish import LOOK, Saver, Wish
 from relay_agent.checkpoints.watching import Settling
 from relay_agent.process import say
 from relaytui.wire.clock import Clock
@@ -18,7 +18,6 @@ LAST = 1.0
 """Seconds for a SIGTERM that nothing handles to do its work."""
 QUIET = 2.0
 """Seconds without a change after which nobody is writing to a save any more, for all that is seen."""
-UNHEEDED = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it is stopped"
 
 
 class Stoppable(Saver, Protocol):
@@ -65,12 +64,12 @@ class Gently:
         """`known`: it looks for the file, though one of its steps may take long."""
         say(f"the trainer is to save before it is stopped, in {self._grace:g} s at the latest")
         wish = await Wish.of(self._saver, self._clock)
-        wish.heeded = wish.heeded or known
+        wish.heeded = wish.heeded or (known and not wish.unasked)
         asked = self._clock.boot()
-        if await wish.came_true(lambda: asked + min(HEED, self._grace), self._hurried) or self._hurried():
+        if await wish.came_true(lambda: asked + min(wish.heeded_within, self._grace), self._hurried) or self._hurried():
             return
         if not wish.heeded:
-            await self._let_settle(asked + self._grace + self._more)
+            await self._let_settle(asked + self._grace + self._more, wish.unheeded)
             return
         if await wish.came_true(lambda: asked + self._grace, self._hurried) or self._hurried():
             return
@@ -81,10 +80,10 @@ class Gently:
                 return
         say(f"no checkpoint came in {self._clock.boot() - asked:.0f} s: stopping the trainer")
 
-    async def _let_settle(self, until: float) -> None:
+    async def _let_settle(self, until: float, unheeded: str) -> None:
         """Nothing will answer: its last saves are what there is, and no longer known to be whole once it is stopped."""
         there = self._saver.settling()
-        words = UNHEEDED
+        words = f"{unheeded}: it is stopped"
         if there:
             name, _, kept, needed = there[-1]
             still = f"has kept still for {needed:g} s, in {max(1.0, needed - kept):.0f} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from relay_agent.process import say
 from relaytui.wire.clock import Clock
@@ -12,6 +12,14 @@ from relaytui.wire.clock import Clock
 HEED = 10.0
 """Seconds for a trainer to show that it looks for the file by which it is asked to save."""
 LOOK = 0.25
+
+
+class Asked(NamedTuple):
+    """`heeded`: it is known to have heard it; `words`: how it was asked; `unasked`: why it could not be, or nothing."""
+
+    heeded: bool
+    words: str
+    unasked: str = ""
 
 
 class Saver(Protocol):
@@ -29,8 +37,8 @@ class Saver(Protocol):
     def awaited(self) -> str:
         """In words, what it began to save after it was asked and that has to keep still; empty where there is none."""
 
-    async def ask_to_save(self) -> tuple[bool, str]:
-        """Whether it is known to have heard it, and in words how it was asked."""
+    async def ask_to_save(self) -> Asked:
+        """In every way there is."""
 
     async def took_the_wish(self) -> bool:
         """The file by which it was asked is gone: it looks for it."""
@@ -40,20 +48,32 @@ class Saver(Protocol):
 
 
 class Wish:
-    """`heeded`: it is known to have heard it."""
+    """`heeded`: it is known to have heard it; `unasked`: why it could not be asked."""
 
-    def __init__(self, saver: Saver, clock: Clock, before: int, heeded: bool) -> None:
+    def __init__(self, saver: Saver, clock: Clock, before: int, asked: Asked) -> None:
         self._saver = saver
         self._clock = clock
         self._before = before
-        self.heeded = heeded
+        self.heeded, self.unasked = asked.heeded, asked.unasked
 
     @classmethod
     async def of(cls, saver: Saver, clock: Clock) -> Wish:
         before = saver.published
-        heeded, words = await saver.ask_to_save()
-        say(words)
-        return cls(saver, clock, before, heeded)
+        asked = await saver.ask_to_save()
+        say(asked.words)
+        return cls(saver, clock, before, asked)
+
+    @property
+    def heeded_within(self) -> float:
+        """Seconds that it has to show that it looks for the file."""
+        return 0.0 if self.unasked else HEED
+
+    @property
+    def unheeded(self) -> str:
+        """In words, of a trainer that did not: it knows no SIGTERM either."""
+        if self.unasked:
+            return f"the trainer could not be asked for a checkpoint ({self.unasked}) and knows no SIGTERM"
+        return "the trainer takes no wish for a checkpoint and knows no SIGTERM"
 
     async def came_true(self, by: Callable[[], float], unless: Callable[[], bool] = lambda: False) -> bool:
         """Whether a checkpoint is published by then, on the boot clock (it may change meanwhile); not waited for once

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from relay_agent.attempt.telling import Teller
-from relay_agent.attempt.wish import HEED, Wish
+from relay_agent.attempt.wish import Wish
 from relay_agent.config import Settings
 from relay_agent.outcome.stop import Stop, Why
 from relay_agent.preempt.clues import Clues
@@ -173,14 +173,15 @@ class Departure:
 
     async def _saved(self, training: Training, decided: Plan) -> bool:
         """Ask for a checkpoint. Whether to stop the trainer at once: there is one, or it takes SIGTERM for the wish."""
-        unheeded_at = self._clock.boot() + min(HEED, max(0.0, decided.left - decided.need))
+        began = self._clock.boot()
         wish = await Wish.of(training, self._clock)
+        unheeded_at = began + min(wish.heeded_within, max(0.0, decided.left - decided.need))
         if await wish.came_true(lambda: min(unheeded_at, self._last_moment(decided.left))):
             return True
         if not wish.heeded and self._clock.boot() < self._last_moment(decided.left):
             if await training.knows_sigterm():
                 return True
-            words = "the trainer takes no wish for a checkpoint and knows no SIGTERM: it trains on to the end"
+            words = f"{wish.unheeded}: it trains on to the end"
             self._event("preempt.unheeded", words)
             say(words)
         return await wish.came_true(lambda: self._last_moment(decided.left))

@@ -70,4 +70,5 @@ def warned(environ: Mapping[str, str], now: float) -> Notice:
     """SIGUSR1 has come."""
     end = end_of(environ)
     near = end is not None and now < end <= now + SIGNALLED_AT_MOST
-    return Notice("slurm", f"Slurm sent SIGUSR1 to job {environ.get('SLURM_JOB_ID', '')[:20]}", end if near else None)
+    job = environ.get("SLURM_JOB_ID", "")[:20]
+    return Notice("slurm", f"Slurm sent SIGUSR1{f' to job {job}' if job else ''}", end if near else None)

@@ -9,6 +9,7 @@ from os.path import lexists
 from pathlib import Path
 
 from relay_agent.attempt.orders import Orders
+from relay_agent.attempt.wish import Asked
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.watching import Settling
 from relay_agent.trainer.supervise import Supervised
@@ -54,13 +55,15 @@ class Training:
         """Bytes a second, with which this agent published last."""
         return self._publisher.measured.speed
 
-    async def ask_to_save(self) -> tuple[bool, str]:
-        """Whether it is known to have heard it, and in words how it was asked."""
+    async def ask_to_save(self) -> Asked:
+        """In every way there is."""
         await self._publisher.asked_to_save()
         answer, signalled = await self._orders.ask_to_save()
         if signalled:
             self._publisher.wish_is_taken()
-        return signalled, f"the trainer was asked to save: {answer.message}"
+        if not answer.accepted:
+            return Asked(False, f"the trainer could not be asked to save: {answer.message}", answer.message)
+        return Asked(signalled, f"the trainer was asked to save: {answer.message}")
 
     async def took_the_wish(self) -> bool:
         """The file by which it was asked is gone: it looks for it."""
