@@ -178,7 +178,9 @@ def test_a_queued_run_is_cancelled_on_a_word_and_taken_back_on_another(tmp_path:
         assert done.stderr.endswith("wrong is cancelled\n")
         twice = relay("cancel", "wrong", *state, stdin="y\n")
         assert twice.returncode == 75
-        assert f"`relay-tui --state {commander.state} requeue` queues it again" in twice.stderr
+        for refused in (twice, relay("save", "wrong", *state), relay("sync", "wrong", *state)):
+            assert refused.returncode == 75
+            assert f"`relay-tui --state {commander.state} requeue wrong` queues it again" in refused.stderr
         again = relay("requeue", "wrong", "--yes", "--expected-epoch", "1", "--json", *state)
         assert json.loads(again.stdout)["run"]["status"] == "queued"
         plain = relay("cancel", "wrong", "--yes", "--expected-epoch", "1", "--json", *state)
@@ -457,6 +459,20 @@ def test_the_lium_recipe_is_shell_that_keeps_the_secret_out_of_argv(tmp_path: Pa
     assert "RELAY_L1_ROOT=/workspace" in done.stdout  # where a template of Lium's mounts its volume
 
 
+@pytest.mark.parametrize("failing", ["up", "scp", "exec"])
+def test_the_lium_recipe_leaves_no_secret_behind_where_a_step_fails(failing: str, tmp_path: Path) -> None:
+    done = relay(*LIUM, "--template-id", "T", "--gpu", "H100")
+    fake = tmp_path / "bin" / "lium"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\ntest -e relay-pod.env && : >seen\n[ "$1" != {failing} ]\n')
+    fake.chmod(0o755)
+    env = clean_environment(RELAY_SHARED_SECRET="s" * 32, PATH=f"{fake.parent}:{os.environ['PATH']}")
+    ran = subprocess.run(["bash", "-e"], input=done.stdout, text=True, cwd=tmp_path, env=env, check=False)
+    assert ran.returncode != 0
+    assert (tmp_path / "seen").exists()
+    assert not (tmp_path / "relay-pod.env").exists()
+
+
 @pytest.mark.parametrize(
     ("url", "warned"),
     [
@@ -502,23 +518,24 @@ def test_the_lium_recipe_refuses_what_lium_would(arguments: tuple[str, ...], wor
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("mode", "name"), [("sft", "SLIME_SFT_CMD"), ("rl", "SLIME_RL_CMD")])
-def test_the_lium_recipe_starts_the_trainer_that_was_named(mode: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["sft", "rl"])
+def test_the_lium_recipe_starts_the_trainer_that_was_named(mode: str, tmp_path: Path) -> None:
     pod = ("--template-id", "T", "--gpu", "H100", "--mode", mode)
     command = """exec python3 'my train.py' --name "it's" $HOME"""
     done = relay(*LIUM, *pod, "--command", command)
     assert (done.returncode, done.stderr) == (0, "")
     assert "HF_" not in done.stdout, "nothing was said of the Hub"
     made, _, _ = done.stdout.partition("# rent the pod")
-    shell = f'{made}. ./relay-pod.env; printf %s "${name}"'
-    env = clean_environment(RELAY_SHARED_SECRET="s" * 32)
+    shell = f'{made}. ./relay-pod.env; printf %s "$TRAIN_CMD|$SLIME_{mode.upper()}_CMD"'
+    env = clean_environment(RELAY_SHARED_SECRET="s" * 32, SLIME_SFT_CMD="the image's", SLIME_RL_CMD="the image's")
     shown = subprocess.run(["bash", "-ec", shell], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-    assert shown.stdout == command
+    assert shown.stdout == f"{command}|", "what an image sets for a mode would come before it"
     bare = relay(*LIUM, *pod)
-    assert name not in bare.stdout
-    assert bare.stderr == (f"no --command: Relay's own small trainer runs there, unless the image sets {name}\n"), (
-        "what would run instead is said"
-    )
+    assert "_CMD" not in bare.stdout
+    assert bare.stderr == (
+        "no --command: Relay's own small trainer runs there, unless the image sets TRAIN_CMD or "
+        f"SLIME_{mode.upper()}_CMD\n"
+    ), "what would run instead is said"
 
 
 def test_the_lium_recipe_says_that_the_secret_is_short() -> None:

@@ -13,6 +13,12 @@ from relaytui.shell.loading import loading
 from relaytui.wire.errors import RelayError
 
 EPILOG = """\b
+Examples:
+  relay-agent doctor              is all there that a training needs?
+  relay-agent                     train the run that RUN_ID names
+  relay-agent example > run.yaml  begin a run.yaml of your own
+  relay-agent --config run.yaml   train with it
+\b
 Set in the environment, or in run.yaml (environment wins):
   COMMANDER_URL         where the commander listens, http(s)://host[:port]
   RELAY_SHARED_SECRET   what lets this worker in; `relay-tui token worker` prints it

@@ -192,7 +192,7 @@ def _agreed(
         return expected
     detail = ask(target, lambda client: client.run(run_id))
     if words := REFUSALS[verb](detail.run):
-        hint = "`relay-tui requeue` queues it again" if detail.run.status.ended else ""
+        hint = f"`relay-tui requeue {run_id}` queues it again" if detail.run.status.ended else ""
         raise RelayError("no_use", words, hint, exit_code=Exit.LEASE)
     said = consequence(detail, ask(target, _hold_off))
     click.echo("\n".join((_describe(detail), *said)), err=True)

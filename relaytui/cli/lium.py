@@ -110,7 +110,10 @@ class Step:
     help="Where the template mounts the volume on the pod; runs and checkpoints go there.",
 )
 @click.option(
-    "--command", type=Words(), help="What starts your trainer on the pod, e.g. 'exec python3 train.py'; bash runs it."
+    "--command",
+    type=Words(),
+    help="What starts your trainer on the pod (TRAIN_CMD); bash runs it there. E.g."
+    """ 'exec python3 train.py --output_dir "$RELAY_OUTPUT_DIR" "$@"'.""",
 )
 @click.option("--hf-repo", type=HUB_REPO, help="Hub repository for checkpoints, `owner/name`.")
 @click.option("--ttl", type=TTL, default="24h", show_default=True, help="The pod removes itself after this long.")
@@ -131,7 +134,9 @@ def print_lium_command(as_json: bool, **options: str | int | None) -> None:
         click.echo(said, err=True)
     if options["command"] is None:
         own = f"SLIME_{str(options['mode']).upper()}_CMD"
-        click.echo(f"no --command: Relay's own small trainer runs there, unless the image sets {own}", err=True)
+        click.echo(
+            f"no --command: Relay's own small trainer runs there, unless the image sets TRAIN_CMD or {own}", err=True
+        )
 
 
 def unreachable(url: str) -> str:
@@ -186,11 +191,13 @@ def lium_steps(
         "WORKER_ID": pod_name,
         "MODE": mode,
         "RELAY_L1_ROOT": l1_root,
-        f"SLIME_{mode.upper()}_CMD": command or "",
+        "TRAIN_CMD": command or "",
         "HF_REPO": hf_repo or "",
         "HF_DRY_RUN": "false" if hf_repo else "",
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
+    if command:
+        lines.append(f"unset SLIME_{mode.upper()}_CMD")  # an image's own would come before it
     local = f"{pod_name}.env"
     needed = SECRETS if hf_repo else SECRETS[:1]
     # printf is the shell's own word: what it prints is in no process list, and %q quotes whatever the secret holds.
@@ -198,7 +205,9 @@ def lium_steps(
     write = "\n".join(
         ["(", "umask 077", "{", *(f"printf '%s\\n' {shlex.quote(line)}" for line in lines), *secrets, "}"]
     )
-    write += f" > {shlex.quote(local)}\n)"
+    # A shell that somebody pastes this into has traps of its own, and goes on after what fails.
+    gone = f"case $- in *i*) ;; *) trap {shlex.quote(f'rm -f -- {shlex.quote(local)}')} EXIT ;; esac"
+    write = f"{gone}\n{write} > {shlex.quote(local)}\n)"
     start = f"set -a; . {REMOTE_ENV}; exec relay-agent"
     return [
         Step("the agent's variables; secrets come from this shell's environment and stay out of argv", write),

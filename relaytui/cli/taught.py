@@ -40,7 +40,12 @@ TAUGHT = {
         ("relay-tui log my-run --lines 1000", "relay-tui log my-run --epoch 2 --times | grep -i error"), _LOOKS
     ),
     "force-acquire": Taught(
-        ("relay-tui force-acquire my-run --why 'its pod hangs'", "relay-tui force-acquire my-run --pod-gone"), _ACTS
+        (
+            "relay-tui force-acquire my-run --why 'its pod hangs'",
+            "relay-tui force-acquire my-run --pod-gone",
+            "relay-tui force-acquire my-run --expected-epoch 3 --yes",
+        ),
+        _ACTS,
     ),
     "drain": Taught(("relay-tui drain my-run", "relay-tui drain my-run --expected-epoch 3 --yes"), _ACTS),
     "cancel": Taught(
@@ -72,9 +77,10 @@ TAUGHT = {
     "print-lium-command": Taught(
         (
             "relay-tui print-lium-command --run-id my-run \\",
-            "    --commander-url https://relay.example.org --template-id TEMPLATE \\",
-            "    --gpu H100 --volume id:VOLUME \\",
-            "    --command 'exec python3 train.py' | bash -e",
+            "  --commander-url https://relay.example.org --template-id TEMPLATE \\",
+            "  --gpu H100 --volume id:VOLUME \\",
+            """  --command 'exec python3 train.py --output_dir "$RELAY_OUTPUT_DIR" "$@"' \\""",
+            "  | bash -e",
         ),
         (0, 2),
     ),

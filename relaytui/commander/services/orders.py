@@ -20,6 +20,10 @@ def unknown_run(run_id: str) -> RelayError:
     return RelayError("unknown_run", f"no run {run_id}", "see `relay-tui runs`", status=404)
 
 
+def _again(run: Run) -> str:
+    return f"`relay-tui requeue {run.run_id}` queues it again"
+
+
 def conflict(code: str, message: str, hint: str) -> RelayError:
     return RelayError(code, message, hint, status=409)
 
@@ -55,7 +59,7 @@ class Orders:
     def force_in(self, tx: Tx, run: Run, by: str, why: str, *, pod_gone: bool, told: endings.Told | None = None) -> Run:
         """Burns an epoch: whatever the old holder says from this commit on changes nothing."""
         if run.status.ended:
-            raise conflict("ended", f"run {run.run_id} is {run.status}", "there is nothing to take over")
+            raise conflict("ended", f"run {run.run_id} is {run.status}", _again(run))
         at = self._clock.wall()
         message = f"forced by {by}"
         lease = runs.get_lease(tx, run.run_id)
@@ -125,7 +129,8 @@ class Orders:
             return None
         lease = runs.get_lease(tx, run_id)
         if run.status not in ACTIVE or lease is None or lease.state is not LeaseState.HELD:
-            raise conflict("not_held", f"run {run_id} is {run.status}: nobody holds it", f"there is nothing to {kind}")
+            hint = _again(run) if run.status.ended else f"there is nothing to {kind}"
+            raise conflict("not_held", f"run {run_id} is {run.status}: nobody holds it", hint)
         if lease.incarnation.startswith(ORIGINALS):
             hint = "force-acquire takes the run over"
             raise conflict(f"cannot_{kind}", f"{lease.worker} speaks the original protocol and takes no orders", hint)
