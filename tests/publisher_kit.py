@@ -12,6 +12,7 @@ from relay_agent.checkpoints import publisher as publisher_module
 from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.publisher import Publisher
 from relay_agent.checkpoints.staging import Staged
+from relay_agent.checkpoints.tree import Check, never
 from relay_agent.volume.volume import RunFolder
 
 
@@ -49,10 +50,11 @@ class Rig:
         safe: Callable[[], bool] = mine,
         held: Callable[[], bool] = mine,
         marks: bool | None = None,
+        check: Check = never,
     ) -> Publisher:
         return Publisher(
             self.run, 1, "sft", "a trainer", 5.0, keep, self.clock, self.told,
-            held=held, safe=safe, on_fenced=lambda: None, patient=patient, marks=marks,
+            held=held, safe=safe, on_fenced=lambda: None, patient=patient, marks=marks, check=check,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from relay_agent.checkpoints.publish import Published, publish
 from relay_agent.checkpoints.publisher import ROOM_WITHIN, STILL_WITHIN
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import UNKNOWN_END, Staged
-from relay_agent.checkpoints.tree import never
+from relay_agent.checkpoints.tree import Cancelled, never
 from relay_agent.outcome.stop import Stop
 from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
@@ -132,6 +132,30 @@ async def test_one_that_is_written_to_all_the_time_is_missed(
     assert publisher.unpublished(5) == "1 checkpoint could not be published: somebody wrote to it still"
     assert (publisher.kept, publisher.torn, rig.told.kinds()) == (False, False, ["checkpoint.left"])
     assert [path.name for path in rig.run.staging(1).glob("step_*")] == ["step_5"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_what_is_left_is_the_next_attempts_unless_that_has_begun(rig: Rig, held: bool) -> None:
+    """A holder that was superseded in the midst of a publish knows of a next attempt, which has looked already."""
+
+    def stops() -> None:
+        raise Cancelled
+
+    publisher = rig.publisher(held=lambda: held, check=stops)
+    stage(rig.run, 1, 5)
+    await publisher.look()
+    then = "the next attempt publishes it" if held else "another attempt has the run"
+    assert rig.told.events == [("checkpoint.left", f"step_5 stays in the staging folder: {then}")]
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_so_it_is_with_what_got_no_room(rig: Rig, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+    Volume(rig, monkeypatch, math.inf)
+    publisher = rig.publisher(held=lambda: held, patient=lambda: False)
+    stage(rig.run, 1, 5)
+    await publisher.finish(0)
+    then = "the next attempt publishes what is kept" if held else "another attempt has the run"
+    assert rig.told.events[-1] == ("checkpoint.left", f"{publisher.unpublished(5)}; {then}")
 
 
 async def test_one_that_was_set_aside_beside_one_that_waits_is_not_kept(

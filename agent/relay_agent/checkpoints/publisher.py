@@ -252,7 +252,7 @@ class Publisher:
         if self.kept:
             for name in self._missed.names:
                 await self._unused.whole(self._folder.staging(self._epoch) / name)
-            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; the next attempt publishes what is kept")
+            self._recorder.event("checkpoint.left", f"{self.unpublished(0)}; {self._next('what is kept')}")
 
     async def _wait_while(
         self, missing: Callable[[], bool], exit_code: int, within: float, pauses: tuple[float, float], words: str
@@ -411,7 +411,7 @@ class Publisher:
             )
         except Cancelled:
             await self._unused.whole(staged.path)
-            words = f"{staged.path.name} stays in the staging folder: the next attempt publishes it"
+            words = f"{staged.path.name} stays in the staging folder: {self._next('it')}"
             self._recorder.event("checkpoint.left", words, {"name": staged.path.name})
             self._done.set()
         except Fenced:
@@ -500,6 +500,10 @@ class Publisher:
             return
         for name in removed:
             self._recorder.pruned(name)
+
+    def _next(self, what: str) -> str:
+        """What becomes of what is left. Who lost the run knows of an attempt that has looked already."""
+        return f"the next attempt publishes {what}" if self._held() else "another attempt has the run"
 
     def _still_mine(self) -> bool:
         """Asked in a thread right before a checkpoint enters the line: the volume's own word counts too."""
