@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from checkpoint_kit import mine, new_run, put, stage, take
+from checkpoint_kit import ManualClock, mine, new_run, put, stage, take
 from commander_kit import FakeClock
 from writers import accelerate
 from writers.kit import run as written
 
+from relay_agent.attempt.beginning import Beginning
 from relay_agent.checkpoints.adapters import KINDS
 from relay_agent.checkpoints.rescue import rescue
+from relay_agent.checkpoints.resume import choose
+from relay_agent.checkpoints.retention import NEWEST_ONLY
 from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.outcome.stop import Stop
 from relay_agent.output import recorded
 from relay_agent.output.progress import Progress
 from relay_agent.output.recorded import Recorded
@@ -95,3 +101,28 @@ def test_it_is_so_in_the_trainers_own_folder(run: RunFolder, last: int) -> None:
     prints(run, 1, last)
     written(accelerate.save(run.output(1), 8))
     assert steps(after(run)) == ([8] if last == 100 else [])
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["staged", "its own folder"])
+@pytest.mark.parametrize("last", [9, 100])
+async def test_where_an_attempt_begins_that_is_known(run: RunFolder, own: bool, last: int) -> None:
+    prints(run, 1, last)
+    if own:
+        written(accelerate.save(run.output(1), 9))
+    else:
+        stage(run, 1, 9, marker=False)
+    take(run, 2, "step_00000005")
+    teller: Any = SimpleNamespace(
+        event=lambda kind, message, data=None: None,
+        published=lambda done: None,
+        journal=SimpleNamespace(latest_ckpt=None),
+    )
+    settings: Any = SimpleNamespace(
+        complete_marker="auto", counter_restarts=False, mode="sft", retention=NEWEST_ONLY, target_steps=None,
+        patterns=(), base_model="", checkpoint_dir="", checkpoints="auto", run_id=run.run_id,
+    )  # fmt: skip
+    tenure: Any = SimpleNamespace(lease=SimpleNamespace(epoch=2), held=True)
+    begun = Beginning(settings, run, None, 3, "mock", tenure, teller, Stop(), clock=ManualClock())
+    found = await begun.salvage(choose(run))
+    assert found is not None
+    assert found.step == (9 if last == 100 else 5)
