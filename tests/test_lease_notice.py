@@ -21,6 +21,7 @@ from relay_agent.link.contact import Whoami
 from relay_agent.link.link import Link
 from relay_agent.outcome.stop import Stop, Why
 from relaytui.wire.errors import Exit, RelayError
+from relaytui.wire.messages import Refused
 
 
 class Told:
@@ -52,6 +53,29 @@ def test_a_lease_that_is_renewed_is_never_taken_for_nearly_over(seconds: float, 
     made.note_cut_off()
     assert stop.why is Why.CUT_OFF
     assert made.lease.safe_until - EARLY - made.notice > began + 1.2 * made.lease.every
+
+
+@pytest.mark.parametrize("grace", [None, 30.0])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_of_a_trainer_that_has_ended_nobody_says_that_it_goes_on_or_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, grace: float | None, stopped: bool
+) -> None:
+    """Its agent waited for a commander that was gone, and said that training goes on."""
+    said: list[str] = []
+    monkeypatch.setattr(tenure, "say", said.append)
+    clock = FakeClock()
+    made, _, told = held(clock, 300.0, grace)
+    clock.advance(301.0)
+    made.trains = False
+    made.note_cut_off(stopped=stopped)
+    ((kind, words),) = told.events
+    assert kind == "lease.cut_off"
+    for line in (words, *said):
+        assert "goes on" not in line
+        assert "stopping" not in line
+    assert said == ["cut off from the commander for longer than the lease; the trainer has ended, nothing is pruned"]
+    made.refused(Refused("run", 1, "unknown", "no such lease here", 1))
+    assert "training goes on" not in said[-1] + told.events[-1][1]
 
 
 def test_that_the_grace_is_shorter_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +114,7 @@ def guard(boot: list[float], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list
     made = main.Guardian.__new__(main.Guardian)
     made.line = cast(Any, SimpleNamespace(lost_at=None, drop_silent=lambda: None))
     made.log = cast(Any, SimpleNamespace(trouble=""))
+    made.trainer = cast(Any, SimpleNamespace(look=lambda: None, code=None))
     made.deadline, made.kill_at, made.left_alone, made.told_trouble = 0.0, None, False, ""
     made.grace = made.notice = 30.0
     made.takes = []

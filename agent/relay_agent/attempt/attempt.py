@@ -291,6 +291,7 @@ class Attempt:
         self, code: int, trainer: Supervised, follower: Follower, publisher: Publisher,
         past: Callable[[], Awaitable[Past]] | None = None,
     ) -> Verdict:  # fmt: skip
+        self.tenure.trains = False
         self.tenure.note_cut_off(stopped=code != 0)
         unpublished, last = publisher.unpublished(follower.progress.step), follower.last_line
         lines = [*await last_lines(self._folder.log(self.epoch)), last] if code else []  # the log may be cut off
@@ -334,7 +335,7 @@ class Attempt:
     async def _end(self, verdict: Verdict) -> None:
         """The last report, and the wait until it is acknowledged: it frees the run."""
         step = verdict.step
-        self.tenure.ended = True
+        self.tenure.trains, self.tenure.ended = False, True
         self.tell.report(
             reports.Ended(
                 self._clock.wall(), verdict.outcome, verdict.trainer_code, step, clean(verdict.message, 1000),

@@ -52,6 +52,8 @@ class Tenure:
         self._cut_off = False
         self._unknown = False
         self._since = clock.boot()
+        self.trains = True
+        """Until its trainer is known to have ended."""
         self.ended = False
         """The attempt has told its end, which gives the lease back: that it is released is what was wanted."""
         self.on_renewed: Callable[[Lease], None] | None = None
@@ -169,7 +171,10 @@ class Tenure:
         if self._cut_off or lease.lost or self._clock.boot() <= until - margin:
             return
         self._cut_off = True
-        if self._grace is None:
+        if not self.trains:
+            words = f"no renewal for {lease.seconds:g} s; the trainer has ended"
+            say("cut off from the commander for longer than the lease; the trainer has ended, nothing is pruned")
+        elif self._grace is None:
             words = f"no renewal for {lease.seconds:g} s; on_lease_loss is continue: training goes on"
             say("cut off from the commander for longer than the lease; training goes on, nothing is pruned")
         else:
@@ -196,14 +201,15 @@ class Tenure:
         self._stands(Standing.UNKNOWN)
         if not self._unknown:
             self._unknown = True
-            self._tell.event("lease.unknown", f"the commander does not know this lease: {message}; training goes on")
-            say(f"the commander does not know this lease ({message}); training goes on")
+            then = "; training goes on" if self.trains else ""
+            self._tell.event("lease.unknown", f"the commander does not know this lease: {message}{then}")
+            say(f"the commander does not know this lease ({message}){then}")
 
     def lose(self, code: str, message: str) -> None:
         if not self.lease.lost:
             self.lease = self.lease.over(code)
             self._tell.event("lease.lost", f"{code}: {message}", {"code": code}, send=False)
-            say(f"the lease is lost ({code}: {message})" + ("" if self.ended else ": stopping the trainer"))
+            say(f"the lease is lost ({code}: {message})" + (": stopping the trainer" if self.trains else ""))
             self._link.give_up()
             self._stop.ask(Why.LOST, message or code)
             self._stands(Standing.HIGHER)
