@@ -357,3 +357,10 @@ def test_help_of_a_command_shows_only_what_it_takes(capsys: pytest.CaptureFixtur
         words = capsys.readouterr().out
         assert "--state" in words
         assert "--connect URL" not in words
+
+
+def test_the_agents_help_teaches_with_examples_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("relay-agent", agent_commands.cli, ["--help"]) == Exit.OK
+    words = capsys.readouterr().out.partition("Examples:")[2].partition("Set in")[0]
+    shown = [line.strip().split("  ")[0].split()[1:] for line in words.splitlines() if line.strip()]
+    assert {each[0] for each in shown if each} == {"doctor", "example", "--config"}
