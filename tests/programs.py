@@ -7,7 +7,8 @@ of the process that asked (CLONE_PARENT), with streams, environment, folder and 
 no descriptor but those, and an exit code to wait for. It runs the very script that an exec would run, as `__main__`.
 
 The processes that send for an agent are had in the same way: by a copied agent that sends somewhere, which has a helper
-of its own, and in the process of tests within `sending`. So are the test hub's process and its real client.
+of its own, and in the process of tests within `sending`. So are the test hub's process and its real client,
+and what is killed again and again.
 
 What differs: /proc shows the helper's command line and environment, and its memory; imports have taken place, and what
 proves that one has KEY or SECRET is made. Whoever tests that, or what comes before it (early signals, closed streams,
@@ -46,6 +47,10 @@ PACKAGES = ("relay_agent.hub.far", "relay_agent.artifacts.far")
 """What a process that sends works by."""
 HUB = [sys.executable, "-m", "tests.hub"]
 CLIENT = [sys.executable, "-P", str(Path(__file__).parent / "hub" / "real_client.py")]
+FAULTS = "tests.faults."
+"""Modules that `python -m` runs, too."""
+HOLDER = f"{FAULTS}hub_holder"
+"""It sends as an agent does."""
 SENDS = {"HF_REPO", "ARTIFACTS"}
 """Variables of an agent that starts such processes."""
 CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None
@@ -73,7 +78,7 @@ class Popen(subprocess.Popen[Any]):
         asked = marshal.dumps((words, folder, list(environ.items()), bool(session)))
         if (
             CLONE is None
-            or not (words[0] in PROGRAMS or is_child(words) or words[:3] in (HUB, CLIENT))
+            or not (words[0] in PROGRAMS or is_child(words) or words[:3] in (HUB, CLIENT) or is_of_faults(words))
             or not (close_fds and signals)
             or any((executable, preexec_fn, pass_fds, shell))
             or (gid, gids, uid, umask, *group) != (None, None, None, -1, *[-1 for _ in group])
@@ -124,6 +129,10 @@ def sending() -> Iterator[None]:
 
 def is_child(words: list[Any]) -> bool:
     return words[:-1] == CHILD and words[-1] in PACKAGES
+
+
+def is_of_faults(words: list[Any]) -> bool:
+    return words[:2] == HUB[:2] and str(words[2]).startswith(FAULTS)
 
 
 def before_main(environ: dict[Any, Any], isolated: bool) -> dict[Any, Any]:
@@ -237,7 +246,7 @@ def serve(line: socket.socket) -> list[str]:
 def with_helper(words: list[str]) -> list[str]:
     """In a copy that sends: it goes on with a helper of its own, made before anything is done here. In a copy of that
     one, what it shall run."""
-    if words[0] != str(AGENT) or not SENDS & os.environ.keys():
+    if not ((words[0] == str(AGENT) and SENDS & os.environ.keys()) or words[2:3] == [HOLDER]):
         return words
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
@@ -262,6 +271,9 @@ def script(words: list[str]) -> list[str]:
     if words[:3] == HUB:
         sys.path[0] = os.getcwd()  # noqa: PTH109 - text
         return [str(Path(__file__).parent / "hub" / "__main__.py"), *words[3:]]
+    if is_of_faults(words):
+        sys.path[0] = os.getcwd()  # noqa: PTH109 - text
+        return [str(Path(__file__).parent / "faults" / f"{words[2].removeprefix(FAULTS)}.py"), *words[3:]]
     del sys.path[0]
     set_hub_library()
     return words[2:] if words[:3] == CLIENT else [str(importlib.import_module(CHILD[-1]).__file__), words[-1]]

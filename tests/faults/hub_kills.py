@@ -20,7 +20,7 @@ from typing import Any
 from relay_agent.checkpoints.line import survey
 from relay_agent.volume.volume import Claim, RunFolder, claim, open_run
 from tests.faults.hub_holder import LEASE
-from tests.faults.kills import BrokenPromiseError, Holder, Killing, campaign, children, told
+from tests.faults.kills import BrokenPromiseError, Holder, Killing, campaign, children, programs, told
 from tests.hub import RemoteHub, hub_process
 
 REPO = "relay/run-1"
@@ -114,7 +114,7 @@ class Rounds(Killing):
 
 def play(root: Path, rounds: int, seed: int, share: float = 0.03) -> Rounds:
     """`share` of the requests meet a transient fault. BrokenPromiseError where a promise is."""
-    with hub_process(root / "hub") as hub:
+    with hub_process(root / "hub", by=programs.Popen) as hub:
         hub.set(large_above=100_000)
         hub.plan(seed, share)
         game = Rounds(root, hub, seed)

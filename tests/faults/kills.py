@@ -17,6 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import programs
+
 Holder = subprocess.Popen[bytes]
 PATIENCE = 45.0
 
@@ -37,7 +40,7 @@ class Killing:
     def start(self, module: str, *words: object) -> Holder:
         command = [sys.executable, "-m", f"tests.faults.{module}", *map(str, words)]
         with self.log.open("ab") as log:
-            holder = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            holder = programs.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.holders = [*(each for each in self.holders if each.poll() is None), holder]
         return holder
 

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from relaytui.wire.proof import derived_token
-from tests.faults.kills import BrokenPromiseError
+from tests.faults.kills import BrokenPromiseError, programs
 
 RUN = "run-1"
 
@@ -32,7 +32,7 @@ class StoreRig:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.faults.store_commander", self.state, str(self.port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._process = programs.Popen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
