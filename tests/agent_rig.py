@@ -237,10 +237,10 @@ def commander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture
-def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
-    """Agents and a volume of their own at the commander that the whole file shares."""
-    shared = Rig(tmp_path, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
+@contextmanager
+def beside(commander: Rig, root: Path) -> Iterator[Rig]:
+    """Agents and a volume of their own at a commander that others have, too."""
+    shared = Rig(root, run_id=f"run-{secrets.token_hex(4)}", port=commander.port, state_folder=commander.state)
     shared.volume.mkdir()
     try:
         yield shared
@@ -250,3 +250,10 @@ def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
             with suppress(OSError):
                 if shared.run_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
+    """At the commander that the whole file shares."""
+    with beside(commander, tmp_path) as shared:
+        yield shared

@@ -21,10 +21,10 @@ def orphaning(root: Path, lease_seconds: float = 3.0) -> Iterator[Rig]:
         try:
             yield rig
         finally:
-            _stop_all(rig)
+            stop_all(rig)
 
 
-def _stop_all(rig: Rig) -> None:
+def stop_all(rig: Rig) -> None:
     """A guardian that waits for an agent is not left behind by a test that fails."""
     for folder in rig.root.glob("pod-*/runs/*/e*"):
         note = folder / "attempt.json"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import SECRET, Rig, eventually, mock
-from takeover_kit import ORPHAN, forget_everything, kill, orphaning, steps, trainer_pid
+from agent_rig import SECRET, Rig, beside, eventually, mock
+from takeover_kit import ORPHAN, forget_everything, kill, orphaning, steps, stop_all, trainer_pid
 
 from relay_agent import guardian
 from relay_agent.link.contact import Contact
@@ -24,7 +24,15 @@ from relaytui.wire.messages import PROTOCOL, Hello
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
+    with beside(commander, tmp_path) as rig:
+        yield rig
+        stop_all(rig)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Rig]:
+    """With a commander of its own: to be killed, or nobody else's is in its history."""
     with orphaning(tmp_path) as rig:
         yield rig
 
@@ -53,7 +61,8 @@ def test_a_killed_agent_is_followed_by_another_and_no_step_is_lost(rig: Rig) -> 
     assert not rig.pod_folder().exists(), "delivered and forgotten"
 
 
-def test_it_may_be_killed_again_and_again_while_the_commander_is_away(rig: Rig) -> None:
+def test_it_may_be_killed_again_and_again_while_the_commander_is_away(alone: Rig) -> None:
+    rig = alone
     command = mock("--steps", 100, "--step-seconds", 0.05, "--save-every", 20)
     agent = rig.agent(command, **ORPHAN)
     log = rig.folder / "logs/e00000001.log"
@@ -160,7 +169,7 @@ def test_superseded_while_no_agent_was_there_it_is_stopped(rig: Rig) -> None:
     eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
     guard = rig.guard()
     kill(first)
-    rig.call("/api/runs/run-1/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
+    rig.call(f"/api/runs/{rig.run_id}/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
     other = rig.agent(mock("--steps", 100, "--step-seconds", 0.02, "--save-every", 10), worker="pod-b")
     assert other.wait() == 0, other.says()
     assert guardian.tree(guard), "the old trainer runs on, and nobody publishes what it saves"
@@ -188,8 +197,8 @@ def test_a_copied_folder_takes_nothing_over(rig: Rig) -> None:
     eventually(lambda: rig.run()["step"] >= 3, "three steps")
     kill(first)
     shutil.copytree(rig.root / "pod-a", rig.root / "pod-c", ignore=shutil.ignore_patterns("*.sock"))
-    assert look(Pod(rig.root / "pod-c", SystemClock()), "run-1") is None
-    found = look(Pod(rig.root / "pod-a", SystemClock()), "run-1")
+    assert look(Pod(rig.root / "pod-c", SystemClock()), rig.run_id) is None
+    found = look(Pod(rig.root / "pod-a", SystemClock()), rig.run_id)
     assert found is not None
     assert found.trainer is Trainer.RUNNING
     assert found.line is not None
@@ -201,7 +210,7 @@ def test_a_drain_ordered_while_no_agent_was_there_reaches_the_next_one(rig: Rig)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 5, "five steps")
     kill(first)
-    rig.call("/api/runs/run-1/drain", expected_epoch=1, why="a test")
+    rig.call(f"/api/runs/{rig.run_id}/drain", expected_epoch=1, why="a test")
     second = rig.agent(command, **ORPHAN)
     assert second.wait() == 143, second.says()
     (attempt,) = rig.run()["attempts"]
@@ -209,8 +218,9 @@ def test_a_drain_ordered_while_no_agent_was_there_reaches_the_next_one(rig: Rig)
     assert rig.run()["newest_step"] >= 5
 
 
-def test_a_lost_commander_knows_the_lease_again(rig: Rig) -> None:
+def test_a_lost_commander_knows_the_lease_again(alone: Rig) -> None:
     """Its database is gone: the holder is entered with the same epoch, and everything it has is told again."""
+    rig = alone
     agent = rig.agent(mock("--steps", 80, "--step-seconds", 0.05, "--save-every", 10))
     eventually(lambda: rig.run()["newest_step"] >= 10, "a checkpoint")
     rig.kill_commander()
@@ -235,7 +245,8 @@ def test_the_rules_name_every_case() -> None:
         assert act not in (Act.KEEP, Act.REGISTER, Act.DRAIN) or trainer is Trainer.RUNNING
 
 
-def test_neither_agent_nor_books_are_there_any_more_and_training_goes_on(rig: Rig) -> None:
+def test_neither_agent_nor_books_are_there_any_more_and_training_goes_on(alone: Rig) -> None:
+    rig = alone
     command = mock("--steps", 120, "--step-seconds", 0.05, "--save-every", 20)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["newest_step"] >= 20, "a checkpoint")
@@ -250,7 +261,8 @@ def test_neither_agent_nor_books_are_there_any_more_and_training_goes_on(rig: Ri
     assert numbers == list(range(numbers[0], 121)), "from where the spool reaches back, every line"
 
 
-def test_an_end_that_nobody_saw_is_told_to_a_commander_that_lost_its_books(rig: Rig) -> None:
+def test_an_end_that_nobody_saw_is_told_to_a_commander_that_lost_its_books(alone: Rig) -> None:
+    rig = alone
     command = mock("--steps", 40, "--step-seconds", 0.03, "--save-every", 20)
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 3, "three steps")
@@ -269,7 +281,7 @@ def test_what_ended_unseen_after_another_took_over_is_history(rig: Rig) -> None:
     first = rig.agent(command, **ORPHAN)
     eventually(lambda: rig.run()["step"] >= 3, "three steps")
     kill(first)
-    rig.call("/api/runs/run-1/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
+    rig.call(f"/api/runs/{rig.run_id}/force-acquire", expected_epoch=1, why="a test", pod_gone=True)
     other = rig.agent(mock("--steps", 100, "--step-seconds", 0.02, "--save-every", 10), worker="pod-b")
     assert other.wait() == 0, other.says()
     eventually((rig.pod_folder() / guardian.ENDED).exists, "the guardian's word")
@@ -294,8 +306,9 @@ def test_two_agents_at_once_after_ones_death_leave_the_trainer_alone(rig: Rig) -
     assert steps(rig) == [f"{n}/150" for n in range(1, 151)]
 
 
-def test_two_agents_of_one_name_are_told_and_hurt_each_other_in_nothing(rig: Rig) -> None:
+def test_two_agents_of_one_name_are_told_and_hurt_each_other_in_nothing(alone: Rig) -> None:
     """A name is a label: each trains its own run, and on both pods and in the history stands that there are two."""
+    rig = alone
     first = rig.agent(mock("--steps", 100, "--step-seconds", 0.05))
     eventually(lambda: rig.run()["step"] >= 2, "two steps")
     second = rig.agent(mock("--steps", 3), worker="pod-a", RUN_ID="run-2", RELAY_AGENT_STATE=str(rig.root / "pod-b"))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_rig import Rig, eventually, mock
-from takeover_kit import ORPHAN, kill, orphaning
+from agent_rig import Rig, beside, eventually, mock
+from takeover_kit import ORPHAN, kill, stop_all
 
 from relay_agent import guardian
 from relay_agent.guardian import cgroup
@@ -21,9 +21,10 @@ from relaytui.wire.clock import SystemClock
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with orphaning(tmp_path) as rig:
+def rig(commander: Rig, tmp_path: Path) -> Iterator[Rig]:
+    with beside(commander, tmp_path) as rig:
         yield rig
+        stop_all(rig)
 
 
 def test_guardian_and_agent_killed_together_leave_nothing_and_the_run_goes_on(rig: Rig) -> None:
