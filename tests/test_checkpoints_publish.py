@@ -330,6 +330,19 @@ def test_a_failed_flush_is_no_checkpoint(run: RunFolder) -> None:
     assert names(run) == ["step_00000001"]
 
 
+def test_a_staging_folder_that_goes_right_after_it_takes_nothing_along(run: RunFolder) -> None:
+    """Its trainer clears it before each save."""
+
+    class Clears(Disk):
+        def rename(self, source: str | Path, target: str | Path, *, dir_fd: int | None = None) -> None:
+            super().rename(source, target, dir_fd=dir_fd)
+            if Path(target).parent == run.ckpt:
+                run.staging(1).rmdir()
+
+    done = publish(run, stage(run, 1, 10), 1, mine, disk=Clears())
+    assert verify(done.path, run.run_id)
+
+
 # -- order -----------------------------------------------------------------------------------------------------------
 
 

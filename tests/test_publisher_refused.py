@@ -21,11 +21,13 @@ from writers.kit import run
 
 from relay_agent.attempt.beginning import Beginning
 from relay_agent.checkpoints import publisher as publisher_module
+from relay_agent.checkpoints import take as take_module
 from relay_agent.checkpoints.disk import Disk, is_full
 from relay_agent.checkpoints.publisher import RETRY_AFTER, ROOM_WITHIN
 from relay_agent.checkpoints.resume import Resume, choose
 from relay_agent.checkpoints.retention import NEWEST_ONLY
 from relay_agent.checkpoints.salvage import Salvage
+from relay_agent.checkpoints.tree import torn_by
 from relay_agent.outcome.stop import Stop
 from relay_agent.outcome.verdict import Ended, judge
 from relay_agent.output.progress import Progress
@@ -227,6 +229,22 @@ async def test_what_cannot_be_taken_from_the_trainers_own_folder_is_waited_for_t
     (said,) = rig.told.said("checkpoint.refused")
     assert said.startswith("checkpoint-5 waits, the volume refuses it: Operation not permitted (")
     assert rig.publisher.unpublished(5) == ""
+
+
+async def test_what_cannot_be_read_at_the_end_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be whole: an end without it is none to be content with."""
+    rig = Taker(tmp_path)
+    await rig.taking.prepare(None)
+    run(hf_trainer.save(rig.out, 5))
+    read = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def fails(*_: object) -> None:
+        raise torn_by(read)
+
+    monkeypatch.setattr(take_module, "check_files", fails)
+    await rig.publisher.finish(0)
+    assert rig.publisher.unpublished(5) == f"1 checkpoint could not be published: it cannot be read: {read.strerror}"
+    assert not rig.publisher.kept, "the next attempt may not read it either"
 
 
 async def test_what_is_saved_elsewhere_is_taken_though_the_trainer_removed_its_staging_folder(tmp_path: Path) -> None:

@@ -198,7 +198,8 @@ def _commit(
             if not os.path.lexists(sealed.path):
                 raise
     sync_folder(disk, run.ckpt)
-    sync_folder(disk, staged.path.parent)
+    with suppress(FileNotFoundError):  # its trainer may clear it before each save
+        sync_folder(disk, staged.path.parent)
     try:
         _read_back(root, sealed, tree)
     except (OSError, Torn):

@@ -340,8 +340,7 @@ class Publisher:
             self._taking.say_if_none(self.newest_step is not None or self._watch.found)
         self._missed.keep({staged.path.name for staged in whole})
         if self._taking and self._taking.held:
-            miss = Miss.NO_ROOM if self._taking.no_room else Miss.HELD
-            self._missed.add(self._taking.held, self._taking.held_why, miss)
+            self._missed.add(self._taking.held, self._taking.held_why, self._taking.held_as)
         if self._clock.boot() < self._wait_until:
             return
         self._again = False
@@ -387,7 +386,7 @@ class Publisher:
             await taking.take(found, exit_code, self.answers.taken)
         except Cancelled:
             self._done.set()
-        if taking.held and taking.no_room:
+        if taking.held and taking.held_as is Miss.NO_ROOM:
             await self._prune()
 
     async def _publish(self, staged: Staged, heard: bool) -> bool:

@@ -16,6 +16,7 @@ from relay_agent.checkpoints.gentle import GentleThread
 from relay_agent.checkpoints.handing import Handed, hand_out
 from relay_agent.checkpoints.line import survey
 from relay_agent.checkpoints.looked import own_name
+from relay_agent.checkpoints.missed import Miss
 from relay_agent.checkpoints.output_watch import Doubt, OutputWatch, Ready
 from relay_agent.checkpoints.recorder import Recorder
 from relay_agent.checkpoints.resume import Resume
@@ -83,11 +84,9 @@ class Taking:
         self._shared: Shared | None = None
         self._look_at_shared = 0.0
         self.held: dict[str, tuple[int, int]] = {}
-        """What is whole and waits until the volume takes it: when it was saved, and its step."""
-        self.held_why = ""
-        """What the volume said."""
-        self.no_room = False
-        """That it is full."""
+        """What is ready and the volume does not take, or does not give: when it was saved, and its step."""
+        self.held_why, self.held_as = "", Miss.HELD
+        """What the volume said, and what that means for it."""
         self.unsettled: dict[str, tuple[int, int]] = {}
         """What changed while it was taken last, alike."""
         self.behind: dict[str, tuple[int, int]] = {}
@@ -196,6 +195,7 @@ class Taking:
             return True  # the next look sees what it is then
         except Unreadable as trouble:
             self._wait_until = self._clock.boot() + RETRY_AFTER
+            self.held[name], self.held_why, self.held_as = saved, str(trouble), Miss.REFUSED
             self._tell("checkpoint.untaken", name, f"{name} waits: {trouble}")
         except Torn:
             return True  # told of below
@@ -203,12 +203,12 @@ class Taking:
             raise
         except OSError as error:
             self._wait_until = self._clock.boot() + RETRY_AFTER
-            self.held[name], self.no_room = saved, error.errno in FULL
-            if self.no_room:
-                self.held_why = error.strerror or str(error)
+            self.held[name] = saved
+            if error.errno in FULL:
+                self.held_why, self.held_as = error.strerror or str(error), Miss.NO_ROOM
                 self._tell("checkpoint.no_space", name, f"{name} waits, the volume is full: {self.held_why}")
             else:
-                self.held_why = refusal(error, self.root / name)
+                self.held_why, self.held_as = refusal(error, self.root / name), Miss.HELD
                 self._tell("checkpoint.refused", name, f"{name} waits, {self.held_why}")
         else:
             on_taken(name, ready.inode, taken.path.name)
