@@ -67,16 +67,7 @@ def test_installed_in_an_empty_environment_it_runs_from_an_empty_folder(wheel: P
     (packages,) = environment.glob("lib/python*/site-packages")
     pip = packages / "pip"  # not told of another Python, it starts once
     pip.symlink_to(Path(str(metadata.distribution("pip").locate_file("pip"))))
-    install = [
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--no-index",
-        "--no-deps",
-    ]
+    install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([environment / "bin" / "python", *install, wheel], check=True, capture_output=True, timeout=300)
     pip.unlink()
     (installed,) = metadata.distributions(name="relay-tui", path=[str(packages)])
