@@ -426,7 +426,7 @@ while :; do sleep 0.05; done
 
 
 OWN = """
-echo "step 80/100000 loss 1"; echo nothing marks its end > $RELAY_OUTPUT_DIR/last.bin
+echo "step 80/100000 loss 1"; sleep 1; echo nothing marks its end > $RELAY_OUTPUT_DIR/last.bin
 sleep 2; echo "step 83/100000 loss 1"
 while :; do sleep 0.05; done
 """
