@@ -22,7 +22,7 @@ from relay_agent.checkpoints.publish import Fenced, publish
 from relay_agent.checkpoints.resume import choose
 from relay_agent.checkpoints.salvage import Salvage
 from relay_agent.checkpoints.staging import Staged
-from relay_agent.volume.volume import claimed_epochs, highest_claim, open_run, read_claim
+from relay_agent.volume.volume import claimed_epochs, highest_claim, open_run
 from relaytui.wire.errors import RelayError
 
 MEMORY = Path("/dev/shm")
@@ -232,7 +232,7 @@ class Volume(RuleBasedStateMachine):
         assert order.bad == ()
         assert claimed_epochs(self.run) == sorted(self.model.bases)
         for epoch, base in self.model.bases.items():
-            claim = read_claim(self.run, epoch)
+            claim = order.claims[epoch]  # as `read_claim` has it
             assert claim is not None
             assert claim.base == (base and base.name)
         for saved in self.model.saved.values():
