@@ -249,6 +249,7 @@ class Holder:
 async def test_the_commanders_state(tmp_path: Path) -> None:
     dice = random.Random(11)
     with ext4(tmp_path / "disk", 32) as disk:
+        (disk.place / "state").mkdir(mode=0o700)  # its key is the commander's own, whose writing is looked at too
         commander = Process(disk.place / "state")
         holders = [Holder(number) for number in range(4)]
         over = asyncio.Event()
