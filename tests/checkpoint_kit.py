@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,20 @@ def not_mine() -> bool:
     return False
 
 
+@lru_cache(1)
+def opened() -> tuple[tuple[str, ...], bool]:
+    """The folders of a run that was opened, each after the one that it is in, and how the volume renames them: to find
+    that out takes longer than to make them."""
+    with tempfile.TemporaryDirectory() as place:
+        run = open_run(Path(place), RUN)
+        return tuple(str(path.relative_to(place)) for path in sorted(Path(place).rglob("*"))), run.atomic
+
+
 def new_run(tmp_path: Path, epoch: int | None = 1) -> RunFolder:
-    run = open_run(tmp_path, RUN)
+    folders, atomic = opened()
+    for folder in folders:
+        (tmp_path / folder).mkdir(exist_ok=True)
+    run = RunFolder(tmp_path / "runs" / RUN, atomic)
     if epoch is not None:
         take(run, epoch)
     return run
