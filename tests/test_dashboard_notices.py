@@ -134,3 +134,14 @@ async def test_what_is_said_in_the_corner_leaves_the_tabs_to_be_read(
         rig.app.say("a long word " * 6)
         lines = (await rig.shows("a long word")).splitlines()
         assert lines[1].rstrip().endswith("2 of 9 with sweep")
+
+
+async def test_what_stands_in_the_corner_is_not_said_once_more_beside_it(commander: ScriptedCommander) -> None:
+    """A search of events that is refused said so for each letter."""
+    async with dashboard(commander) as rig:
+        await rig.shows("sft-sh")
+        for _ in "run.odd":
+            rig.app.say("the commander refuses that")
+        rig.app.say("another word")
+        shown = await rig.shows("another word", "the commander refuses that")
+        assert shown.count("the commander refuses that") == 1

@@ -91,6 +91,7 @@ class DashboardApp(ThemedApp[DashboardResult]):
         self._quitting = False
         self._keys = KeyQueue(self, super().on_event)
         self._unsaid = deque[tuple[str, SeverityLevel]](maxlen=MAX_UNSAID)
+        self._stands: dict[str, float] = {}  # words in the corner, and until when
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -209,6 +210,11 @@ class DashboardApp(ThemedApp[DashboardResult]):
         """What waited."""
         while self._unsaid and not self.screen.is_modal:
             message, severity = self._unsaid.popleft()
+            now = time.monotonic()
+            if now < self._stands.get(message, now):
+                continue
+            self._stands = {words: until for words, until in self._stands.items() if now < until}
+            self._stands[message] = now + SAID_FOR[severity]
             self.notify(message, severity=severity, timeout=SAID_FOR[severity], markup=False)
 
     # -- acting ---------------------------------------------------------------------------------------------------
