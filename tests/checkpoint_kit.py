@@ -61,10 +61,13 @@ def opened() -> tuple[tuple[str, ...], bool]:
 
 
 def new_run(tmp_path: Path, epoch: int | None = 1) -> RunFolder:
-    folders, atomic = opened()
-    for folder in folders:
-        (tmp_path / folder).mkdir(exist_ok=True)
-    run = RunFolder(tmp_path / "runs" / RUN, atomic)
+    if os.path.ismount(tmp_path):  # of a kind of its own
+        run = open_run(tmp_path, RUN)
+    else:
+        folders, atomic = opened()
+        for folder in folders:
+            (tmp_path / folder).mkdir(exist_ok=True)
+        run = RunFolder(tmp_path / "runs" / RUN, atomic)
     if epoch is not None:
         take(run, epoch)
     return run

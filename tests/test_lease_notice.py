@@ -73,7 +73,12 @@ def test_of_a_trainer_that_has_ended_nobody_says_that_it_goes_on_or_is_stopped(
     for line in (words, *said):
         assert "goes on" not in line
         assert "stopping" not in line
-    assert said == ["cut off from the commander for longer than the lease; the trainer has ended, nothing is pruned"]
+    if grace is not None and stopped:  # its guardian knows the end of the lease as well, and was first
+        assert said == ["cut off from the commander for nearly a lease: the trainer was stopped, as ON_LEASE_LOSS says"]
+    else:
+        assert said == [
+            "cut off from the commander for longer than the lease; the trainer has ended, nothing is pruned"
+        ]
     made.refused(Refused("run", 1, "unknown", "no such lease here", 1))
     assert "training goes on" not in said[-1] + told.events[-1][1]
 

@@ -171,7 +171,10 @@ class Tenure:
         if self._cut_off or lease.lost or self._clock.boot() <= until - margin:
             return
         self._cut_off = True
-        if not self.trains:
+        if not self.trains and stopped and self._grace is not None:
+            words = f"no renewal, and {lease.seconds:g} s are nearly over; on_lease_loss is stop: the trainer was stopped"
+            say("cut off from the commander for nearly a lease: the trainer was stopped, as ON_LEASE_LOSS says")
+        elif not self.trains:
             words = f"no renewal for {lease.seconds:g} s; the trainer has ended"
             say("cut off from the commander for longer than the lease; the trainer has ended, nothing is pruned")
         elif self._grace is None:
