@@ -172,7 +172,7 @@ class Tenure:
             return
         self._cut_off = True
         if not self.trains and stopped and self._grace is not None:
-            words = f"no renewal, and {lease.seconds:g} s are nearly over; on_lease_loss is stop: the trainer was stopped"
+            words = f"no renewal, and {lease.seconds:g} s are nearly over; on_lease_loss is stop: it was stopped"
             say("cut off from the commander for nearly a lease: the trainer was stopped, as ON_LEASE_LOSS says")
         elif not self.trains:
             words = f"no renewal for {lease.seconds:g} s; the trainer has ended"
