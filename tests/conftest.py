@@ -52,12 +52,17 @@ if not os.environ.get("TEST_REAL"):
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "data" / "nobody.pem")
 
 LONG = (
-    "test_simulation", "test_processes", "test_checkpoints_crash", "test_linearizability", "test_crash_points",
-    "test_lease_model", "test_volume_model", "test_dashboard_terminal", "test_agent_takeover", "test_trainers",
-    "test_demo", "test_wheel", "test_cli_streams", "test_agent_run", "test_agent_trouble", "test_agent_missing",
-    "test_agent_orders", "test_agent_takeover_damaged", "test_agent_takeover_stop",
+    "test_processes", "test_simulation", "test_agent_takeover", "test_save_answers", "test_agent_takeover_stop",
+    "test_linearizability", "test_agent_run", "test_checkpoints_crash", "test_agent_missing",
+    "test_dashboard_screens", "test_stop_gently", "test_agent_trouble", "test_dashboard_terminal", "test_slime",
+    "test_left_behind", "test_cli_arguments", "test_agent_takeover_damaged", "test_dashboard_acts",
+    "test_watchdog_phases", "test_trainers", "test_guardian_line", "test_agent_orders", "test_full_disk",
+    "test_wheel", "test_agent_guardian", "test_demo", "test_full_retry", "test_cli_streams", "test_agent_once_more",
+    "test_agent_retry", "test_hub_pull", "test_cli", "test_power_cut", "test_commander_damage", "test_restore_run",
+    "test_object_store", "test_volume_model", "test_lease_model", "test_crash_points",
 )  # fmt: skip
-"""Files that take longest, few tests as some have: they begin first, so that none is left alone at the end."""
+"""Files that take longest, few tests as some have: they begin first, so that none is left alone at the end. Those that
+mostly wait and those that mostly compute take turns."""
 
 
 @pytest.hookimpl(tryfirst=True)
