@@ -67,8 +67,15 @@ def holders(path: Path) -> int:
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            count += any(each.samefile(path) for each in (process / "fd").iterdir())
+            count += any(_is(each, path) for each in (process / "fd").iterdir())
     return count
+
+
+def _is(descriptor: Path, path: Path) -> bool:
+    """One that is closed meanwhile, as that of the listing itself is, says nothing of the others."""
+    with contextlib.suppress(OSError):
+        return descriptor.samefile(path)
+    return False
 
 
 async def cancelled(folder: Path, serving: Commander, run_id: str) -> Figures:
