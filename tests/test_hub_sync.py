@@ -414,6 +414,7 @@ async def test_an_order_asks_the_hub_whatever_was_synced_before(tmp_path: Path) 
     assert kit.hub.sent == [], "in its turn what is known to be there is not looked for"
     assert kit.sync.now("me").accepted
     await kit.until(lambda: kit.told.kinds == ["hub.synced"])
+    await kit.settled()  # until then the order is of what is newer
     assert kit.sync.now("me").accepted
     await kit.until(lambda: kit.told.kinds == ["hub.synced"] * 2)
     await kit.settled()

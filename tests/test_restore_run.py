@@ -47,6 +47,13 @@ def environ_of(pid: int) -> str:
     return ""
 
 
+def size_of(part: Path) -> int:
+    """0 where it is whole and has its place by now."""
+    with suppress(FileNotFoundError):
+        return part.stat().st_size
+    return 0
+
+
 def trainer(*flags: str) -> str:
     words = " ".join(flags)
     return f"exec python3 {LAUNCHERS}/char_lm.py --mode sft --steps {STEPS} --save-every 7 {words}"
@@ -76,10 +83,7 @@ def test_it_goes_on_from_the_hub_and_ends_with_the_same_weights(
     second = rig.agent(trainer(), "pod-b", **there)
     parts, came = rig.folder / "ckpt" / ".incoming", rate * (rig.lease_seconds + 1)
     eventually(
-        lambda: (
-            max((path.stat().st_size for path in parts.glob("*/parts/*")), default=0) > came
-            or second.process.poll() is not None
-        ),
+        lambda: max(map(size_of, parts.glob("*/parts/*")), default=0) > came or second.process.poll() is not None,
         "bytes that come",
         BUSY,
     )
