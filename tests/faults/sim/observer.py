@@ -134,6 +134,7 @@ class Observer:
         self.streams: dict[tuple[int, str], Stream] = {}
         self.printed: dict[int, int] = {}
         self.restored = False
+        self._unheard: set[int] = set()  # epochs of which the commander has not heard since it was
         self.spool_failed = False
         self._incarnations: dict[Any, str] = {}
         self._asked: dict[tuple[Any, int], _Asked] = {}
@@ -428,15 +429,16 @@ class Observer:
             self.held[epoch] = Held(epoch, incarnation, end.process, self.now, safe, safe)
             self.world.log(end.process, f"epoch {epoch} is granted")
         elif epoch in self.held:
-            # Books that were restored may know nothing of one that has ended since, or died; the volume fences who
-            # comes back.
+            # Books that were restored may know nothing of one that has ended since, or died, or has not come yet; the
+            # volume fences who comes back.
             later = [
                 held
                 for held in self.held.values()
                 if held.epoch > epoch and held.granted < asked.sent
-                and not (self.restored and (held.released or self._dead(held)))
+                and not (self.restored and (held.epoch in self._unheard or held.released or self._dead(held)))
             ]  # fmt: skip
             self.check("one holder", not later, f"epoch {epoch} is renewed although {later} was granted before")
+            self._unheard.discard(epoch)
             self.held[epoch].agent = end.process  # who took its trainer over, maybe
             self.held[epoch].safe_until = max(self.held[epoch].safe_until, safe)
 
@@ -464,6 +466,7 @@ class Observer:
         """The commander goes back: what it forgot never arrived, and it refuses reports of a lease that it does not
         know until that is registered again."""
         self.restored = True
+        self._unheard = set(self.held)
         for stream in self.streams.values():
             stream.arrived.clear()
 
