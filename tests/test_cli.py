@@ -473,6 +473,19 @@ def test_the_lium_recipe_leaves_no_secret_behind_where_a_step_fails(failing: str
     assert not (tmp_path / "relay-pod.env").exists()
 
 
+def test_each_step_of_the_lium_recipe_can_be_run_by_itself(tmp_path: Path) -> None:
+    """As data they are for whoever runs one after the other: the first one took the variables away with it."""
+    steps = json.loads(relay(*LIUM, "--template-id", "T", "--gpu", "H100", "--json").stdout)["steps"]
+    fake = tmp_path / "bin" / "lium"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\n[ "$1" != scp ] || test -e "$3"\n')
+    fake.chmod(0o755)
+    env = clean_environment(RELAY_SHARED_SECRET="s" * 32, PATH=f"{fake.parent}:{os.environ['PATH']}")
+    for step in steps:
+        subprocess.run(["bash", "-ec", step["command"]], cwd=tmp_path, env=env, check=True)
+    assert not (tmp_path / "relay-pod.env").exists()
+
+
 @pytest.mark.parametrize(
     ("url", "warned"),
     [

@@ -75,8 +75,11 @@ async def test_what_was_told_of_lost_steps_does_not_stand_beside_the_step(tmp_pa
         again = await kit.agent("second")
         await again.tell(step(resumed + 1, loss=3.5), run_id="run-1", epoch=second.epoch, token=second.token)
         row = (await rows(kit))["run-1"]
+        await again.tell(step(130, loss=3.5), run_id="run-1", epoch=second.epoch, token=second.token)
+        later = (await rows(kit))["run-1"]
     assert row["loss"] == 3.5, "its own is"
-    assert (row.get("lr") is None) is (resumed + 1 < 125)
+    for each in (row, later):  # how far it gets by now has no part in it
+        assert (each.get("lr") is None, each.get("reward") is None) == (lost, lost)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])

@@ -126,6 +126,7 @@ def print_lium_command(as_json: bool, **options: str | int | None) -> None:
             orjson.dumps({"steps": [{"why": s.why, "command": s.command} for s in steps]}, option=orjson.OPT_INDENT_2)
         )
     else:
+        click.echo(cleared(str(options["pod_name"])))
         click.echo("\n".join(f"# {step.why}\n{step.command}\n" for step in steps))
     # What cannot be printed needs no advice: the data comes first.
     if said := weak(os.environ.get("RELAY_SHARED_SECRET", "").strip()):
@@ -150,6 +151,18 @@ def unreachable(url: str) -> str:
     if not own:
         return ""
     return f"{url} means the pod itself there: it needs a tunnel to this commander, or another --commander-url"
+
+
+def local_file(pod_name: str) -> str:
+    """Where the variables are until they are copied to the pod."""
+    return f"{pod_name}.env"
+
+
+def cleared(pod_name: str) -> str:
+    """For all steps in one shell: the file goes where one of them fails, too. One that somebody pastes this into has
+    traps of its own, and goes on after what fails."""
+    gone = shlex.quote(f"rm -f -- {shlex.quote(local_file(pod_name))}")
+    return f"case $- in *i*) ;; *) trap {gone} EXIT ;; esac"
 
 
 def lium_steps(
@@ -198,16 +211,14 @@ def lium_steps(
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
     if command:
         lines.append(f"unset SLIME_{mode.upper()}_CMD")  # an image's own would come before it
-    local = f"{pod_name}.env"
+    local = local_file(pod_name)
     needed = SECRETS if hf_repo else SECRETS[:1]
     # printf is the shell's own word: what it prints is in no process list, and %q quotes whatever the secret holds.
     secrets = [f'printf "export {name}=%q\\n" "${{{name}:?set it in this shell first}}"' for name in needed]
     write = "\n".join(
         ["(", "umask 077", "{", *(f"printf '%s\\n' {shlex.quote(line)}" for line in lines), *secrets, "}"]
     )
-    # A shell that somebody pastes this into has traps of its own, and goes on after what fails.
-    gone = f"case $- in *i*) ;; *) trap {shlex.quote(f'rm -f -- {shlex.quote(local)}')} EXIT ;; esac"
-    write = f"{gone}\n{write} > {shlex.quote(local)}\n)"
+    write = f"{write} > {shlex.quote(local)}\n)"
     start = f"set -a; . {REMOTE_ENV}; exec relay-agent"
     return [
         Step("the agent's variables; secrets come from this shell's environment and stay out of argv", write),

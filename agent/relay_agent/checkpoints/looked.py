@@ -10,8 +10,8 @@ from relay_agent.config import Settings
 STAGING = "$RELAY_CKPT_STAGING_ROOT"
 CURE = (
     'give it the folder by its own flag for that (--output_dir "$RELAY_OUTPUT_DIR" "$@"), '
-    "set CHECKPOINT_DIR to where it saves, or let it save into $RELAY_CKPT_STAGING_ROOT/step_<N>/, an empty file "
-    "COMPLETE last"
+    "set CHECKPOINT_DIR to the whole path of where it saves, or let it save into $RELAY_CKPT_STAGING_ROOT/step_<N>/, "
+    "an empty file COMPLETE last"
 )
 
 

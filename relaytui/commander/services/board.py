@@ -81,8 +81,11 @@ class RunView:
         """The last value of a metric; None where that is of steps beyond the run's own, which an attempt before made:
         they are lost."""
         epoch, value, at = self._told.get(name, (0, None, None))
-        anew = max(self._told.get(_STEP, (0,))[0], self._said.epoch if self._said is not None else 0)
-        return None if epoch < anew and at is not None and at > self.step else value
+        said, step = self._said, self.step
+        anew = max(self._told.get(_STEP, (0,))[0], said.epoch if said is not None else 0)
+        if said is not None and said.epoch > epoch:
+            step = min(step, said.started_step)  # from there on it is made anew
+        return None if epoch < anew and at is not None and at > step else value
 
     @property
     def told_step(self) -> Told | None:
