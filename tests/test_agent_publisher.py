@@ -288,10 +288,37 @@ def test_a_last_save_with_the_times_of_what_it_was_copied_from_is_missed(miss: M
     """`cp -a` of the best one, as the final one."""
     missed = Missed()
     missed.published(1000, 950)
-    missed.add({"step_1000": (700, 1000)}, "why", miss)
+    if miss is Miss.ASIDE:
+        missed.add_aside("step_1000", "why", (700, 1000), "")
+    else:
+        missed.add({"step_1000": (700, 1000)}, "why", miss)
     assert missed.names == ["step_1000"]
     missed.published(1001, 1001)
     assert missed.names == []
+
+
+def test_what_was_set_aside_is_made_up_for_by_what_is_saved_later_whatever_its_step() -> None:
+    """A second stage counts anew: its run failed for a torn save of the first."""
+    missed = Missed()
+    missed.add_aside("step_1000", "why", (10, 1000), "")
+    missed.published(20, 100)
+    assert missed.names == []
+    missed.add_aside("step_900", "an agent before this one set it aside", (11, 900), "", before=True)
+    assert missed.names == []
+
+
+async def test_who_is_replaced_while_nothing_is_saved_hears_of_it(rig: Rig) -> None:
+    """The next holder's salvage clears the staging folder, and the volume is as it was."""
+    fenced: list[bool] = []
+    publisher = Publisher(
+        rig.run, 1, "sft", "a trainer", 5.0, 2, rig.clock, rig.told, held=mine, safe=mine,
+        on_fenced=lambda: fenced.append(True),
+    )  # fmt: skip
+    await publisher.look()
+    take(rig.run, 2)
+    Salvage(rig.run, 2, mine).work()
+    await publisher.look()
+    assert fenced
 
 
 async def test_a_trainer_that_saves_nothing_misses_nothing(rig: Rig) -> None:

@@ -242,7 +242,8 @@ class Beginning:
             resume = Resume(done.path, done.name, done.step, lease.epoch, healthy=healthy, last_healthy=well)
         for name in salvage.pruned:
             self._tell.pruned(name)
-        waits = [told for told in salvage.told if told.kind in ("checkpoint.no_space", "checkpoint.refused")]
+        last = max((at for at, told in enumerate(salvage.told, 1) if told.kind == "checkpoint.salvaged"), default=0)
+        waits = [told for told in salvage.told[last:] if told.kind in ("checkpoint.no_space", "checkpoint.refused")]
         if waits and self._settings.on_missing_checkpoint == "ask":
             full = waits[-1].kind == "checkpoint.no_space"
             mend = "make room on the volume" if full else "see to it that the volume takes it"

@@ -22,9 +22,10 @@ class Lost:
         self.what = ""
         """What is missing of it, in words; nothing while it is there."""
 
-    async def note(self, lost: str) -> bool:
-        """`lost`: what is missing now, or nothing. False where somebody else has the run: it is theirs."""
-        replaced = await asyncio.to_thread(self._replaced) if lost else False
+    async def note(self, lost: str, cleared: bool = False) -> bool:
+        """`lost`: what is missing now, or nothing; `cleared`: our staging folder is not there, by whomever. False where
+        somebody else has the run: it is theirs."""
+        replaced = await asyncio.to_thread(self._replaced) if lost or cleared else False
         if replaced:
             self._on_fenced()
             return False

@@ -37,6 +37,7 @@ class Missed:
         self._last: Saved = (0, 0)  # what was saved last of all that is published
         self._step = 0  # the highest of those
         self._where: dict[str, str] = {}  # paths of what was set aside, by name
+        self._behind: set[str] = set()  # of these what was saved after what its time says is later
 
     def __len__(self) -> int:
         return len(self._misses)
@@ -85,7 +86,7 @@ class Missed:
 
     def add(self, saves: Mapping[str, Saved], why: str, miss: Miss = Miss.REFUSED) -> None:
         """Those that nothing saved later makes up for."""
-        self._misses |= {name: (miss, why, saved) for name, saved in saves.items() if self._is_missed(saved)}
+        self._misses |= {n: (miss, why, saved) for n, saved in saves.items() if self._is_missed(n, miss, saved)}
 
     def add_new(self, names: Iterable[str]) -> None:
         """When these were saved nobody knows. Of those that are known already it stays as it was."""
@@ -96,20 +97,25 @@ class Missed:
         """What is no longer in the staging folder was taken away, unless it was by us."""
         self._misses = {name: of for name, of in self._misses.items() if of[0] is Miss.ASIDE or name in there}
 
-    def add_aside(self, name: str, why: str, saved: Saved, where: str) -> None:
-        """`where` it lies now, in the run's folder, or nothing."""
+    def add_aside(self, name: str, why: str, saved: Saved, where: str, *, before: bool = False) -> None:
+        """`where` it lies now, in the run's folder, or nothing. `before`: an agent before this one did, so that it may
+        be older than what is published; else its clock was set back where its time says so."""
         self._misses.pop(name, None)
-        self.add({name: saved}, why, Miss.ASIDE)
         self._where[name] = where
+        if not before and saved < self._last:
+            self._behind.add(name)
+        if self._is_missed(name, Miss.ASIDE, saved):
+            self._misses[name] = Miss.ASIDE, why, saved
 
     def published(self, saved_at: int, step: int) -> None:
         """That makes up for what was saved before it."""
         self._last, self._step = max(self._last, (saved_at, step)), max(self._step, step)
-        self._misses = {name: of for name, of in self._misses.items() if self._is_missed(of[2])}
+        self._misses = {name: of for name, of in self._misses.items() if self._is_missed(name, of[0], of[2])}
 
-    def _is_missed(self, saved: Saved) -> bool:
-        """By its time, or by its step: a clock can have been set back, and a copy keeps the times of its origin."""
-        return saved > self._last or saved[1] > self._step
+    def _is_missed(self, name: str, miss: Miss, saved: Saved) -> bool:
+        """By its time; or by its step, as a copy keeps the times of its origin, and a clock can have been set back."""
+        by_step = miss is not Miss.ASIDE or name in self._behind
+        return saved > self._last or (by_step and saved[1] > self._step)
 
     def words(self, lost: str, newest: int | None, step: int) -> str:
         """Which did not come onto the volume although they should have, why, and what can be done; or nothing. `lost`:

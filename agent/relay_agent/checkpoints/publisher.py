@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -123,6 +124,7 @@ class Publisher:
         self._passed: set[Staged] = set()  # they had to wait, and one saved after them was published
         self._mounted = Mounted(folder, epoch)
         self._lost = Lost(folder, epoch, recorder, on_fenced)
+        self._cleared = False  # our staging folder was not there at the last look
         self._begun = Begun(folder, epoch, self._watch, taking, settle)
         self._missed = Missed()
         self._unused = Unused(folder, recorder, self._missed, self._begun.was_asked_for)
@@ -288,7 +290,7 @@ class Publisher:
         for step, path in staged_aside(self._folder, self._epoch):
             where = str(path.relative_to(self._folder.root))
             why = "an agent before this one set it aside"
-            self._missed.add_aside(f"step_{step}", why, (saved_at(path), step), where)
+            self._missed.add_aside(f"step_{step}", why, (saved_at(path), step), where, before=True)
         return [Published.of(sealed) for sealed in found]
 
     def unpublished(self, step: int) -> str:
@@ -316,7 +318,7 @@ class Publisher:
         try:
             # In one thread, one after the other: most looks find nothing, and to wake a thread costs more than they do.
             lost, found, whole = await self._gently(self._see, exit_code)
-            if not await self._lost.note(lost):
+            if not await self._lost.note(lost, self._cleared):
                 return
             self.undecided |= bool(found)  # taking takes long, and more may come meanwhile
             if self._taking and not lost:
@@ -374,6 +376,7 @@ class Publisher:
         folder, or None where that is to be seen later. Blocking."""
         if lost := self._mounted.missing():
             return lost, None, None
+        self._cleared = not os.path.lexists(self._folder.staging(self._epoch))
         if self._look_back:
             self._look_back = False
             self._watch.marks = marks_so_far(self._folder, self._mode, self._trainer)

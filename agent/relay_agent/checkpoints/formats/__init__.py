@@ -22,7 +22,8 @@ __all__ = ["Files", "check_file", "check_files"]
 _ARCHIVES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".keras", ".npz")
 _INDEX = (".safetensors.index.json", ".bin.index.json")
 _HDF5 = (".h5", ".hdf5")
-_FORMED = (".safetensors", dcp.METADATA, dcp.SUFFIX, *_HDF5, ".json", *(each for each in _ARCHIVES if each != ".bin"))
+_NEVER_EMPTY = (".safetensors", dcp.METADATA, dcp.SUFFIX, *_HDF5)
+_NEVER_ZEROS = (*_NEVER_EMPTY, ".pt", ".pth", ".json")
 """Ends of names that say what form a file has. Many call a file of their own form `.bin`."""
 _SAMPLE = 4096
 """Bytes at each end that tell a file that was never written: all NUL after power loss, or on some mounts."""
@@ -50,7 +51,8 @@ def check_files(
     root: int, files: Iterable[Found], deep: bool = False, poll: Check = never, *, any_form: bool = False
 ) -> None:
     """Torn unless each of them, all below the folder open as `root`, is whole and has what it refers to. `any_form`:
-    those whose names say nothing may be empty, or all zeros."""
+    nobody knows whose they are. Their pickles may go on behind their ends, their indices be copies of another model's,
+    and those whose names promise nothing may be empty, or all zeros."""
     checked = Files(root, deep, poll, any_form=any_form)
     for found in files:
         checked.check(found.path)
@@ -108,13 +110,13 @@ class Files:
 def _check(span: Span, path: str, deep: bool, poll: Check, files: Files | None) -> None:
     where, _, name = path.rpartition("/")
     if not any(span.head(_SAMPLE)) and not any(span.tail(_SAMPLE)):
-        if files and files.any_form and not name.endswith(_FORMED):
+        if files and files.any_form and not name.endswith(_NEVER_ZEROS if span.size else _NEVER_EMPTY):
             return
         raise Torn("it holds nothing but zeros" if span.size else "it is empty")
     head = span.head(len(pickled.LEGACY))
     if name.endswith(".safetensors"):
         safetensors.check(span, poll)
-    elif name.endswith(_INDEX):
+    elif name.endswith(_INDEX) and not (files and files.any_form):
         for shard in safetensors.index_names(span, poll):
             _beside(files, where, shard)
     elif name == dcp.METADATA:
@@ -128,6 +130,8 @@ def _check(span: Span, path: str, deep: bool, poll: Check, files: Files | None) 
         hdf5.check(span)
     elif head[:4] == torch_zip.MAGIC:
         torch_zip.check(span, deep, poll, last_of_many=not name.endswith(_ARCHIVES))
+    elif files and files.any_form and not name.endswith(".json"):
+        return
     elif name.endswith(_ARCHIVES) and (torch_zip.MAGIC.startswith(head) or _is_pickle(head)):
         pickled.check(span, poll)  # or the first bytes of an archive, which are no pickle either
     elif name.endswith(".json"):
