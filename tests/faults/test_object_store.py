@@ -143,8 +143,10 @@ def test_a_run_goes_on_from_pod_to_pod(tmp_path: Path) -> None:
                     known = rig.run()["newest_step"]
                 rig.volume.rmdir()
             with mounted(rig.volume, url):
-                # What a pod published in its last moment the commander may not have heard of.
-                total = max(int(name.removeprefix("step_")) for name in rig.checkpoints()) + 30
+                # Of what a pod published in its last moment the commander may not have heard, and what it had saved by
+                # then and not published its successor publishes.
+                saved = [*rig.checkpoints(), *(path.name for path in rig.folder.glob("ckpt/.staging/*/step_*"))]
+                total = max(int(name.removeprefix("step_")) for name in saved) + 30
                 last = rig.agent(mock("--steps", total, "--step-seconds", 0.02, "--save-every", 20), worker="last")
                 assert last.wait() == 0, last.says()
                 run = rig.run()
