@@ -28,7 +28,7 @@ UNKNOWN = {"step": 0, "newest_step": 0, "published": 0, "attempts": []}
 AGENT = programs.AGENT
 TUI = programs.TUI
 LAUNCHERS = Path(__file__).resolve().parent.parent / "launchers"
-SECRET = "a-shared-secret-of-some-length"
+SECRET = programs.SECRET
 PATIENCE = 30.0
 
 

@@ -244,9 +244,7 @@ def _ended_well(ended: Ended) -> Verdict:
         message, ending = f"exited 0 without a step seen, and no checkpoint came of it: {_UNSEEN}", "no_step"
     elif ended.ignored and progress.first is not None and progress.first < progress.start:
         message += f"; the resume did not take: it began at step {progress.first}, not after {progress.start}"
-    if (
-        ended.unpublished and ended.kept
-    ):  # the run's work is done and safe: whoever takes it up has only that left to do
+    if ended.unpublished and ended.kept:  # its work is done and safe: whoever takes it up has only that left to do
         message = f"{message}, but {ended.unpublished}{_KEPT}"
         return ended.verdict(Outcome.PREEMPTED, int(Exit.STATE), message, "unpublished")
     if ended.unpublished:

@@ -277,8 +277,6 @@ def event_lines(row: EventRow, now: float, width: int, rows: int = 3) -> list[li
     pieces = [Piece(sentence(row)), *([Piece(f"({more})", "muted")] if more else [])]
     lines = [[Piece(" "), *line] for line in folded(pieces, max(8, width - 2))]
     if len(lines) > (most := max(1, rows - 1)):
-        rest = [
-            piece for line in lines[most - 1 :] for piece in line
-        ]  # more than a line takes: it is cut, and seen to be
+        rest = [piece for line in lines[most - 1 :] for piece in line]  # it is cut, and seen to be
         lines = [*lines[: most - 1], fit(rest, width - 1)]
     return [head, *lines]
